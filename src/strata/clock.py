@@ -1,0 +1,58 @@
+"""Time as an argument: code that must know the time is handed a Clock, and tests hand it theirs."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings: one to measure with, one to show to people."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back, with no meaning across processes: for waits and leases."""
+        ...
+
+    def wall_s(self) -> float:
+        """Seconds since 1970 UTC, which may jump: for records that people read, never for decisions."""
+        ...
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since some moment in the past."""
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        """Seconds since 1970 UTC."""
+        return time.time()
+
+
+class ManualClock:
+    """Time that moves only when it is told to, so that a test of an hour takes no time."""
+
+    def __init__(self, *, wall_s: float = 1_700_000_000.0) -> None:
+        self._elapsed_s = 0.0
+        self._wall_s = wall_s
+
+    def monotonic_s(self) -> float:
+        """Seconds that this clock was advanced by."""
+        return self._elapsed_s
+
+    def wall_s(self) -> float:
+        """Where the clock started, plus what it was advanced by and moved."""
+        return self._wall_s + self._elapsed_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; it cannot go back."""
+        if seconds < 0:
+            raise ValueError(
+                f"time cannot go back by {-seconds} s; use jump_wall for a wall clock that jumps"
+            )
+        self._elapsed_s += seconds
+
+    def jump_wall(self, seconds: float) -> None:
+        """Move only the wall clock, either way, as an administrator or NTP would."""
+        self._wall_s += seconds

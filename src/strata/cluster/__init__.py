@@ -1,0 +1,5 @@
+"""The coordinator's state machine: jobs, membership, barriers, commits and datasets, as pure code.
+
+No clock, disk, network or chance may be used here: time comes in as an
+argument, and what must happen next comes out as a value.
+"""

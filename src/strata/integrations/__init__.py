@@ -1,0 +1,5 @@
+"""Bridges to what users have: torch (DCP, StatefulDataLoader, torchrun), JAX, Lightning, Transformers.
+
+Each bridge fits a foreign interface to Strata's own; no logic of Strata lives here, and no bridge imports
+another.
+"""

@@ -1,0 +1,70 @@
+"""Fixtures for all tests: hypothesis profiles, a clean environment, and one server of each kind per run."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from strata.config import FILE_VARIABLE, Settings
+from tests.testbed import servers
+from tests.testbed.parts import require_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Examples are derandomized where they gate others' work; the deep profile explores.
+settings.register_profile("fast", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile(
+    "deep", max_examples=3_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("part"):
+        require_part(*marker.args)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the settings of the machine that it runs on."""
+    for name in (*Settings.model_fields, FILE_VARIABLE):
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.S3Server]:
+    require_part("s3")
+    with servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def weak_s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.S3Server]:
+    require_part("s3-weak")
+    with servers.rclone(tmp_path_factory.mktemp("rclone")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.AzureServer]:
+    require_part("azure")
+    with servers.azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.GcsServer]:
+    require_part("gcs")
+    with servers.fake_gcs(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.EtcdServer]:
+    require_part("etcd")
+    with servers.etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
