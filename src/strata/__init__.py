@@ -5,3 +5,5 @@ This module holds the public names and nothing else. They are resolved on first 
 """
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__"]

@@ -1,0 +1,52 @@
+"""Errors keep their fields, cross process boundaries, and stand in the tree that is drawn."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from strata import errors
+from strata.errors import ConfigError, ConfigProblem, InvalidIdError, MissingExtraError, StrataError
+
+SAMPLES = [
+    ConfigError([ConfigProblem("RANK", "environment", "two", "a whole number")]),
+    InvalidIdError("job id", "a/b", "contains '/'"),
+    MissingExtraError("s3", needed_for="s3:// storage"),
+]
+
+
+def kinds() -> list[type[StrataError]]:
+    return [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, StrataError)]
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_a_process_boundary_with_message_and_fields(error: StrataError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_every_error_has_a_sample_here() -> None:
+    assert {type(sample) for sample in SAMPLES} == {kind for kind in kinds() if not kind.__subclasses__()}
+
+
+def test_every_error_stands_in_the_drawn_tree_below_its_parent() -> None:
+    drawn = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        name = next((word for word in line.split() if word.endswith("Error")), None)
+        if name is None or line.strip(" │├└─").split()[0] != name:
+            continue
+        depth = line.index(name) // 4
+        path = [*path[: depth - 1], name]
+        drawn[name] = path[-2] if len(path) > 1 else "Exception"
+    assert drawn == {kind.__name__: kind.__bases__[0].__name__ for kind in kinds()}
+
+
+def test_a_missing_extra_says_what_to_install_and_is_an_import_error() -> None:
+    error = MissingExtraError("s3", needed_for="s3:// storage")
+    assert str(error) == "s3:// storage needs an optional library: pip install 'strata-runtime[s3]'"
+    assert isinstance(error, ImportError)

@@ -1,0 +1,58 @@
+"""Ids become storage paths, so what is accepted is exactly what is safe there."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata import ids
+from strata.errors import InvalidIdError
+
+ALPHABET = string.ascii_letters + string.digits + "._-"
+MAKERS = [ids.job_id, ids.worker_id, ids.dataset_id]
+
+
+@given(st.text(ALPHABET, min_size=1, max_size=128).filter(lambda text: not text.startswith(".")))
+def test_every_safe_name_is_returned_as_it_is(name: str) -> None:
+    for make in MAKERS:
+        assert make(name) == name
+
+
+@given(st.text(max_size=140))
+def test_any_other_text_is_refused(text: str) -> None:
+    safe = 1 <= len(text) <= 128 and not text.startswith(".") and set(text) <= set(ALPHABET)
+    for make in MAKERS:
+        if safe:
+            assert make(text) == text
+        else:
+            with pytest.raises(InvalidIdError):
+                make(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "is empty"),
+        ("a/b", "contains '/'"),
+        ("..", "starts with a dot"),
+        (".hidden", "starts with a dot"),
+        ("a\\b", r"contains '\\'"),
+        ("naïve", "contains 'ï'"),
+        ("two words", "contains ' '"),
+        ("line\n", r"contains '\n'"),
+        ("nul\0", r"contains '\x00'"),
+        ("x" * 129, "has 129 characters"),
+        (7, "is of type int, not a string"),
+    ],
+)
+def test_the_error_says_what_is_wrong_with_which_id_and_what_is_right(name: object, problem: str) -> None:
+    with pytest.raises(InvalidIdError) as caught:
+        ids.dataset_id(name)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert message.startswith("dataset id ")
+    assert problem in message
+    assert "use 1 to 128 characters of A-Z a-z 0-9 . _ -" in message
+    assert len(message) < 250
