@@ -66,9 +66,7 @@ PARTS = {
         modules=("compose_spec",),
     ),
     "prometheus": Part(what="Prometheus", programs=("prometheus", "promtool"), debian=("prometheus",)),
-    "browser": Part(
-        what="a browser (Chromium)", programs=("chromium",), modules=("playwright",), debian=("chromium",)
-    ),
+    "browser": Part(what="a browser (Chromium)", programs=("chromium",), modules=("playwright",), debian=("chromium",)),
     "load": Part(
         what="load generators",
         programs=("h2load", "wrk", "hyperfine"),
@@ -85,9 +83,7 @@ PARTS = {
 
 def find_program(name: str) -> str | None:
     """Return the path of a program, whether pip, Debian or this script brought it."""
-    return shutil.which(
-        name, path=os.pathsep.join([str(BIN), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    )
+    return shutil.which(name, path=os.pathsep.join([str(BIN), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
 
 
 def install_command(name: str) -> str:
@@ -154,9 +150,7 @@ def _run(*command: str | Path) -> None:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.parts", description="The real parts that tests use."
-    )
+    parser = argparse.ArgumentParser(prog="python -m scripts.parts", description="The real parts that tests use.")
     parser.add_argument("action", choices=["list", "install"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(PARTS)}")
     arguments = parser.parse_args()

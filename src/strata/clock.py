@@ -48,9 +48,7 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Let time pass; it cannot go back."""
         if seconds < 0:
-            raise ValueError(
-                f"time cannot go back by {-seconds} s; use jump_wall for a wall clock that jumps"
-            )
+            raise ValueError(f"time cannot go back by {-seconds} s; use jump_wall for a wall clock that jumps")
         self._elapsed_s += seconds
 
     def jump_wall(self, seconds: float) -> None:

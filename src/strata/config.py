@@ -58,9 +58,7 @@ class Settings(BaseSettings):
     rank: int | None = _setting(
         None, "This worker's number in the job.", expected="a whole number from 0 to WORLD_SIZE - 1", ge=0
     )
-    world_size: int | None = _setting(
-        None, "How many workers the job has.", expected="a whole number, 1 or more", ge=1
-    )
+    world_size: int | None = _setting(None, "How many workers the job has.", expected="a whole number, 1 or more", ge=1)
     coordinator_url: Annotated[str, AfterValidator(_coordinator_url)] | None = _setting(
         None,
         "Where the coordinator listens.",
@@ -180,9 +178,7 @@ def _read_file() -> tuple[Path, dict[str, Any]]:
             ) from None
         return path, {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            [ConfigProblem(str(path), "file", None, f"valid TOML in UTF-8, but {error}")]
-        ) from error
+        raise ConfigError([ConfigProblem(str(path), "file", None, f"valid TOML in UTF-8, but {error}")]) from error
     except OSError as error:
         raise ConfigError(
             [ConfigProblem(str(path), "file", None, f"a file that can be read, but {error.strerror}")]

@@ -2,8 +2,14 @@
 
     StrataError
     ├── ConfigError         a setting has a value that cannot be used
-    ├── InvalidIdError      a name that cannot become a storage path   (also a ValueError)
-    └── MissingExtraError   an optional library is not installed       (also an ImportError)
+    ├── InvalidIdError      a name that cannot become a storage path    (also a ValueError)
+    ├── MissingExtraError   an optional library is not installed        (also an ImportError)
+    └── ShardingError       data cannot be handed out as asked
+        ├── NoWorkersError         there is nobody to hand it to
+        ├── UnknownWorkerError     no worker of that name is registered     (also a LookupError)
+        ├── UnknownDatasetError    no dataset of that name is registered    (also a LookupError)
+        ├── DatasetConflictError   the dataset is registered with other parameters
+        └── DamagedRecordError     bytes that are not the record they claim to be
 
 Each constructor takes typed fields and builds the message: what happened, to what, and what to do.
 The fields stay on the error, so that code can act on them and a process boundary can carry them.
@@ -11,6 +17,7 @@ The fields stay on the error, so that code can act on them and a process boundar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +71,7 @@ class InvalidIdError(StrataError, ValueError):
         if len(shown) > 60:
             shown = f"{shown[:57]}..."
         super().__init__(
-            f"{kind} {shown} {problem}; "
-            "use 1 to 128 characters of A-Z a-z 0-9 . _ - that do not start with a dot"
+            f"{kind} {shown} {problem}; use 1 to 128 characters of A-Z a-z 0-9 . _ - that do not start with a dot"
         )
 
 
@@ -76,3 +82,62 @@ class MissingExtraError(StrataError, ImportError):
         self.extra = extra
         self.needed_for = needed_for
         super().__init__(f"{needed_for} needs an optional library: pip install 'strata-runtime[{extra}]'")
+
+
+class ShardingError(StrataError):
+    """Data cannot be handed out as asked; nothing was changed."""
+
+
+class NoWorkersError(ShardingError):
+    """There is nobody to hand the data to."""
+
+    def __init__(self, wanted_for: str) -> None:
+        self.wanted_for = wanted_for
+        super().__init__(f"{wanted_for} cannot be placed: there are no workers; register one first")
+
+
+class UnknownWorkerError(ShardingError, LookupError):
+    """No worker of that name is registered."""
+
+    def __init__(self, worker_id: str, *, known: Iterable[str]) -> None:
+        self.worker_id = worker_id
+        self.known = sorted(known)
+        super().__init__(f"worker {worker_id!r} is not registered; {_choices(self.known)}")
+
+
+class UnknownDatasetError(ShardingError, LookupError):
+    """No dataset of that name is registered."""
+
+    def __init__(self, dataset_id: str, *, known: Iterable[str]) -> None:
+        self.dataset_id = dataset_id
+        self.known = sorted(known)
+        super().__init__(f"dataset {dataset_id!r} is not registered; {_choices(self.known)}")
+
+
+class DatasetConflictError(ShardingError):
+    """The dataset is registered with other parameters, and running jobs count on those."""
+
+    def __init__(self, dataset_id: str, *, registered: str, given: str) -> None:
+        self.dataset_id = dataset_id
+        self.registered = registered
+        self.given = given
+        super().__init__(
+            f"dataset {dataset_id!r} is registered with {registered}, and now comes with {given}; "
+            "use the same parameters, or another dataset id"
+        )
+
+
+class DamagedRecordError(ShardingError):
+    """Bytes or JSON that are not the record they claim to be; nothing of them was used."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        self.kind = kind
+        self.problem = problem
+        super().__init__(f"this is not a whole {kind}: {problem}; get it again from where it was made")
+
+
+def _choices(known: list[str], *, shown: int = 5) -> str:
+    if not known:
+        return "none is; register it first"
+    more = f" and {len(known) - shown} more" if len(known) > shown else ""
+    return f"there are {', '.join(known[:shown])}{more}"

@@ -77,9 +77,7 @@ def running(
         process.wait()
 
 
-def _wait_until_ready(
-    name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path
-) -> None:
+def _wait_until_ready(name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:

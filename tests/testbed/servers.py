@@ -106,9 +106,7 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
 
     def stores_files() -> bool:
         # Answers only when master, volume server and filer have found each other.
-        return _answers("PUT", f"{filer}/ready", b"x") and _answers(
-            "GET", f"http://127.0.0.1:{http['s3']}/status"
-        )
+        return _answers("PUT", f"{filer}/ready", b"x") and _answers("GET", f"http://127.0.0.1:{http['s3']}/status")
 
     try:
         with running(command, log=folder / "log", is_ready=stores_files) as process:
@@ -188,9 +186,7 @@ def etcd(folder: Path) -> Iterator[EtcdServer]:
         "--initial-cluster",
         f"node={peers}",
     ]
-    with running(
-        command, log=folder / "log", is_ready=lambda: _answers("GET", f"{endpoint}/health")
-    ) as process:
+    with running(command, log=folder / "log", is_ready=lambda: _answers("GET", f"{endpoint}/health")) as process:
         yield EtcdServer(endpoint, process)
 
 

@@ -106,9 +106,7 @@ def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_rank_outside_the_world_is_refused() -> None:
-    assert (
-        problems(rank=8, world_size=8) == "RANK='8' (with WORLD_SIZE): expected a number below WORLD_SIZE=8"
-    )
+    assert problems(rank=8, world_size=8) == "RANK='8' (with WORLD_SIZE): expected a number below WORLD_SIZE=8"
 
 
 def test_a_wrong_value_in_the_file_names_the_file() -> None:
@@ -118,16 +116,12 @@ def test_a_wrong_value_in_the_file_names_the_file() -> None:
 
 def test_an_unknown_key_in_the_file_is_refused_with_the_nearest_name() -> None:
     Path("strata.toml").write_text('storage_backnd = "s3"')
-    assert (
-        problems() == "storage_backnd (strata.toml): expected a known setting; did you mean storage_backend?"
-    )
+    assert problems() == "storage_backnd (strata.toml): expected a known setting; did you mean storage_backend?"
 
 
 def test_malformed_toml_names_file_line_and_column() -> None:
     Path("strata.toml").write_text('job_id = "x"\nrank = \n')
-    assert problems().startswith(
-        "strata.toml (file): expected valid TOML in UTF-8, but Invalid value (at line 2"
-    )
+    assert problems().startswith("strata.toml (file): expected valid TOML in UTF-8, but Invalid value (at line 2")
 
 
 def test_a_file_that_is_not_text_is_refused() -> None:

@@ -8,12 +8,28 @@ import pickle
 import pytest
 
 from strata import errors
-from strata.errors import ConfigError, ConfigProblem, InvalidIdError, MissingExtraError, StrataError
+from strata.errors import (
+    ConfigError,
+    ConfigProblem,
+    DamagedRecordError,
+    DatasetConflictError,
+    InvalidIdError,
+    MissingExtraError,
+    NoWorkersError,
+    StrataError,
+    UnknownDatasetError,
+    UnknownWorkerError,
+)
 
 SAMPLES = [
     ConfigError([ConfigProblem("RANK", "environment", "two", "a whole number")]),
     InvalidIdError("job id", "a/b", "contains '/'"),
     MissingExtraError("s3", needed_for="s3:// storage"),
+    NoWorkersError("dataset 'imagenet'"),
+    UnknownWorkerError("w9", known=["w1", "w0"]),
+    UnknownDatasetError("imagenet", known=[]),
+    DatasetConflictError("imagenet", registered="seed 1", given="seed 2"),
+    DamagedRecordError("assignment", "its digest differs"),
 ]
 
 
@@ -50,3 +66,9 @@ def test_a_missing_extra_says_what_to_install_and_is_an_import_error() -> None:
     error = MissingExtraError("s3", needed_for="s3:// storage")
     assert str(error) == "s3:// storage needs an optional library: pip install 'strata-runtime[s3]'"
     assert isinstance(error, ImportError)
+
+
+def test_an_unknown_name_lists_a_few_of_the_known_ones() -> None:
+    error = UnknownWorkerError("w9", known=[f"w{number}" for number in range(8)])
+    assert str(error) == "worker 'w9' is not registered; there are w0, w1, w2, w3, w4 and 3 more"
+    assert str(UnknownDatasetError("d", known=[])) == "dataset 'd' is not registered; none is; register it first"

@@ -57,9 +57,7 @@ def _show_line(kind: type[BaseException], error: BaseException, trace: Traceback
     if issubclass(kind, StrataError):
         _print_error(str(error))
     else:
-        _print_error(
-            f"internal error: {kind.__name__}: {error}. Run again with 'strata --debug ...' and report it."
-        )
+        _print_error(f"internal error: {kind.__name__}: {error}. Run again with 'strata --debug ...' and report it.")
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

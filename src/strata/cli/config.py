@@ -18,9 +18,7 @@ def show_config(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json({name: {"value": value, "source": source} for name, value, source in rows})
     else:
-        print_table(
-            ("setting", "value", "source"), ((name, value or "-", source) for name, value, source in rows)
-        )
+        print_table(("setting", "value", "source"), ((name, value or "-", source) for name, value, source in rows))
 
 
 def _shown(value: object) -> str | None:

@@ -2,3 +2,28 @@
 
 No clock, disk, network or chance may be used here: every answer follows from its arguments alone.
 """
+
+from strata.sharding.assignment import Assignment, assign, assign_some
+from strata.sharding.consistent_hash import ConsistentHash
+from strata.sharding.cursor import GlobalCursor, StickyCursor, cursor_from_json
+from strata.sharding.manager import DatasetParams, ShardAssignment, ShardManager
+from strata.sharding.order import EpochOrder
+from strata.sharding.permutation import permute, unpermute
+from strata.sharding.ranges import RangeSet
+
+__all__ = [
+    "Assignment",
+    "ConsistentHash",
+    "DatasetParams",
+    "EpochOrder",
+    "GlobalCursor",
+    "RangeSet",
+    "ShardAssignment",
+    "ShardManager",
+    "StickyCursor",
+    "assign",
+    "assign_some",
+    "cursor_from_json",
+    "permute",
+    "unpermute",
+]

@@ -1,0 +1,191 @@
+"""The seed's stateful face of sharding: datasets and workers come and go, and each worker asks for its shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from strata import ids
+from strata.errors import DatasetConflictError, UnknownDatasetError, UnknownWorkerError
+from strata.sharding.assignment import MAX_WEIGHT, Assignment, assign
+from strata.sharding.order import EpochOrder
+
+
+class ShardAssignment(NamedTuple):
+    """One shard as a worker gets it: samples [start_index, end_index) of the dataset."""
+
+    dataset_id: str
+    shard_id: int
+    total_shards: int
+    start_index: int
+    end_index: int
+    file_paths: tuple[str, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetParams:
+    """What must be the same in every process for them to agree on shards and order.
+
+    ``file_paths`` is empty, or has one path for each shard.
+    """
+
+    dataset_id: str
+    total_samples: int
+    shard_size: int
+    shuffle: bool = False
+    seed: int = 0
+    file_paths: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ids.dataset_id(self.dataset_id)
+        shards = self.order(epoch=0).num_shards
+        if len(self.file_paths) not in (0, shards):
+            raise ValueError(
+                f"dataset {self.dataset_id!r} has {shards} shards and {len(self.file_paths)} file paths; "
+                "give one for each shard, or none"
+            )
+
+    def order(self, *, epoch: int) -> EpochOrder:
+        """Return the order of an epoch in which each shard is read by one worker."""
+        return EpochOrder(self.total_samples, self.shard_size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+
+
+class _Dataset:
+    """A registered dataset with what is derived from it; of epoch orders, only the one last asked for is kept."""
+
+    def __init__(self, params: DatasetParams) -> None:
+        self.params = params
+        self.num_shards = params.order(epoch=0).num_shards
+        self.epoch = 0
+        self.assignment: Assignment | None = None
+        self.membership = 0
+        self._ranks_epoch = -1
+        self._ranks: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def shards_in_order(self, worker_id: str, assignment: Assignment, epoch: int) -> npt.NDArray[np.int64]:
+        shards = assignment.shards_of(worker_id)
+        order = self.params.order(epoch=epoch)
+        if not self.params.shuffle:
+            return shards
+        if epoch != self._ranks_epoch:
+            self._ranks, self._ranks_epoch = order.ranks_of(np.arange(self.num_shards)), epoch
+        return shards[np.argsort(self._ranks[shards])]
+
+
+class ShardManager:
+    """Hands out the shards of any number of datasets to any number of workers.
+
+    At every moment each shard has exactly one owner, workers differ by at most one shard, and a change of workers
+    moves as few shards as possible. Changes take effect together, when shards are next asked for: ten workers that
+    register one after the other cost one rebalancing. Not thread-safe, and it does no I/O.
+    """
+
+    def __init__(self) -> None:
+        self._datasets: dict[str, _Dataset] = {}
+        self._workers: dict[str, int] = {}
+        # Grows with every change of workers; an assignment made at an earlier number is out of date.
+        self._membership = 1
+
+    @property
+    def datasets(self) -> list[str]:
+        """The registered datasets, in the order of their registration."""
+        return list(self._datasets)
+
+    @property
+    def active_workers(self) -> list[str]:
+        """The registered workers, sorted."""
+        return sorted(self._workers)
+
+    def register_dataset_params(
+        self,
+        dataset_id: str,
+        total_samples: int,
+        shard_size: int,
+        shuffle: bool = False,  # noqa: FBT001, FBT002 - the seed's signature
+        seed: int = 0,
+    ) -> None:
+        """Register a dataset by its size; the same call again changes nothing."""
+        self.register_dataset(
+            DatasetParams(
+                dataset_id=dataset_id, total_samples=total_samples, shard_size=shard_size, shuffle=shuffle, seed=seed
+            )
+        )
+
+    def register_dataset(self, params: DatasetParams) -> None:
+        """Register a dataset; the same one again changes nothing, another one of the same name is refused."""
+        if params.dataset_id not in self._datasets:
+            self._datasets[params.dataset_id] = _Dataset(params)
+            return
+        known = self._datasets[params.dataset_id].params
+        if known != params:
+            raise DatasetConflictError(params.dataset_id, registered=_described(known), given=_described(params))
+
+    def register_worker(self, worker_id: str, *, weight: int = 1) -> None:
+        """Let a worker take its share; with a weight (its number of GPUs, say), a share in proportion."""
+        if not 1 <= weight <= MAX_WEIGHT:
+            raise ValueError(f"worker {worker_id!r} has weight {weight}; use 1 to {MAX_WEIGHT}")
+        if self._workers.get(worker_id) != weight:
+            self._workers[ids.worker_id(worker_id)] = weight
+            self._membership += 1
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Give the worker's shards to the others."""
+        if worker_id not in self._workers:
+            raise UnknownWorkerError(worker_id, known=self._workers)
+        del self._workers[worker_id]
+        self._membership += 1
+
+    def get_shard_for_worker(self, dataset_id: str, worker_id: str, epoch: int) -> list[ShardAssignment]:
+        """Return the worker's shards in the order in which this epoch reads them."""
+        assignment = self.assignment(dataset_id)
+        dataset = self._datasets[dataset_id]
+        shards = dataset.shards_in_order(worker_id, assignment, epoch)
+        total, size, paths = dataset.num_shards, dataset.params.shard_size, dataset.params.file_paths
+        end = dataset.params.total_samples
+        return [
+            ShardAssignment(
+                dataset_id, shard, total, shard * size, min(shard * size + size, end), paths[shard : shard + 1], epoch
+            )
+            for shard in shards.tolist()
+        ]
+
+    def assignment(self, dataset_id: str) -> Assignment:
+        """Return who owns which shard of the dataset now."""
+        dataset = self._dataset(dataset_id)
+        if dataset.assignment is None or dataset.membership != self._membership:
+            dataset.assignment = assign(
+                dataset_id, dataset.num_shards, self._workers, dataset.assignment, weights=self._workers
+            )
+            dataset.membership = self._membership
+        return dataset.assignment
+
+    def rebalance_shards(self, dataset_id: str) -> int:
+        """Let changes of workers take effect now; return how many shards have another owner than before."""
+        before = self._dataset(dataset_id).assignment
+        after = self.assignment(dataset_id)
+        return after.num_shards if before is None else len(after.moved_from(before))
+
+    def current_epoch(self, dataset_id: str) -> int:
+        """Return the epoch that the dataset is in."""
+        return self._dataset(dataset_id).epoch
+
+    def advance_epoch(self, dataset_id: str) -> int:
+        """Go to the dataset's next epoch and return it."""
+        self._dataset(dataset_id).epoch += 1
+        return self._datasets[dataset_id].epoch
+
+    def _dataset(self, dataset_id: str) -> _Dataset:
+        if dataset_id not in self._datasets:
+            raise UnknownDatasetError(dataset_id, known=self._datasets)
+        return self._datasets[dataset_id]
+
+
+def _described(params: DatasetParams) -> str:
+    return (
+        f"{params.total_samples} samples in shards of {params.shard_size}, shuffle {'on' if params.shuffle else 'off'}"
+        f", seed {params.seed}, {len(params.file_paths)} file paths"
+    )

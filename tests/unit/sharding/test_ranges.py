@@ -1,0 +1,78 @@
+"""A set of ranges is the set of its integers, whatever is done to it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.errors import DamagedRecordError
+from strata.sharding import RangeSet
+
+PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
+
+
+def build(pairs: list[tuple[int, int]]) -> tuple[RangeSet, set[int]]:
+    ranges = RangeSet([start for start, _ in pairs], [stop for _, stop in pairs])
+    return ranges, {number for start, stop in pairs for number in range(start, stop)}
+
+
+def members(ranges: RangeSet) -> set[int]:
+    return {number for start, stop in ranges for number in range(start, stop)}
+
+
+@given(PAIRS)
+def test_runs_are_sorted_and_neither_overlap_nor_touch(pairs: list[tuple[int, int]]) -> None:
+    ranges, twin = build(pairs)
+    assert members(ranges) == twin
+    assert ranges.count == len(twin)
+    edges = [edge for run in ranges for edge in run]
+    assert all(first < second for first, second in itertools.pairwise(edges))
+
+
+@given(PAIRS, PAIRS)
+def test_union_is_the_union(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    (left, left_twin), (right, right_twin) = build(first), build(second)
+    assert members(left.union(right)) == left_twin | right_twin
+    assert left.union(right) == right.union(left)
+    assert hash(left.union(right)) == hash(right.union(left))
+
+
+@given(PAIRS, st.integers(0, 70))
+def test_complement_is_what_is_not_there(pairs: list[tuple[int, int]], end: int) -> None:
+    ranges, twin = build(pairs)
+    assert members(ranges.complement(end)) == set(range(end)) - twin
+
+
+@given(PAIRS, st.integers(0, 70), st.integers(0, 70))
+def test_within_is_the_part_that_lies_there(pairs: list[tuple[int, int]], start: int, stop: int) -> None:
+    ranges, twin = build(pairs)
+    assert members(ranges.within(start, stop)) == twin & set(range(start, stop))
+
+
+@given(PAIRS)
+def test_runs_bring_back_an_equal_set_through_json(pairs: list[tuple[int, int]]) -> None:
+    ranges, _ = build(pairs)
+    assert RangeSet.from_runs(json.loads(json.dumps(ranges.to_runs()))) == ranges
+
+
+def test_a_billion_samples_in_sequence_are_two_numbers() -> None:
+    assert RangeSet([0], [10**9]).to_runs() == [0, 10**9]
+
+
+@pytest.mark.parametrize(
+    "runs", [None, {}, "1,2", [1], [0, 0], [0, 5, 0, 5], [0, -5], [-1, 5], [0, 1.5], [True, 1], [0, 2**63], ["0", "1"]]
+)
+def test_what_is_not_a_list_of_runs_is_refused(runs: object) -> None:
+    with pytest.raises(DamagedRecordError, match="this is not a whole range set"):
+        RangeSet.from_runs(runs)
+
+
+def test_negative_integers_are_refused_and_a_long_set_is_shown_short() -> None:
+    with pytest.raises(ValueError, match="a range starts at -1"):
+        RangeSet([-1], [5])
+    many = RangeSet(range(0, 100, 10), range(5, 105, 10))
+    assert repr(many) == "RangeSet(0-5, 10-15, 20-25, 30-35, and 6 more runs)"
