@@ -32,7 +32,7 @@ def test_no_lock_of_a_node_package_names_a_registry() -> None:
 
 
 def test_every_pinned_requirement_has_a_hash() -> None:
-    for name in ("dev.txt", "services.txt"):
+    for name in ("dev.txt", "services.txt", "bench.txt"):
         text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
         pins = [line for line in text.splitlines() if "==" in line and not line.startswith("#")]
         assert pins, name

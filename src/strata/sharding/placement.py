@@ -78,7 +78,8 @@ class _Placement:
 
     def claim_by_ring(self, level: int) -> None:
         """Let workers that need shards claim those that name them as their ``level``-th node on the ring."""
-        shards, claimants = self._claims(self._free_shards(), level)
+        # A shard with an owner is warm there: only the first node that it names may claim it.
+        shards, claimants = self._claims(self._orphans if level else self._free_shards(), level)
         while len(shards):
             taken = self._take(shards, claimants)
             if not taken.any():
@@ -112,10 +113,6 @@ class _Placement:
                 part, keys = part[possible], keys[possible]
             nodes = ring.lookup(keys)
             wanted = needy[nodes]
-            if level:
-                # A shard that lies with the first node it names is warm there, and stays.
-                home = ring.lookup(spread(self._dataset_hash, self._shard_ids[part]))
-                wanted &= self._owners[part] != home
             end = count + int(np.count_nonzero(wanted))
             claimed[count:end], claimants[count:end] = part[wanted], nodes[wanted]
             count = end

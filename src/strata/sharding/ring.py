@@ -18,6 +18,7 @@ VIRTUAL_NODES = 150
 _INDEX_BITS = 20
 _INDEX_MASK = np.uint64((1 << _INDEX_BITS) - 1)
 MAX_NODES = 1 << _INDEX_BITS
+_END = ~np.uint64(0)
 # For fewer keys than this part of all points, a binary search costs less than building a table does.
 _FEW_KEYS = 0.05
 _COARSE_BITS = 16
@@ -32,14 +33,14 @@ class Ring:
     def __init__(
         self, nodes: Sequence[str], virtual_nodes: int = VIRTUAL_NODES, *, sorted_points: U64 | None = None
     ) -> None:
-        if sorted_points is None:
-            sorted_points = np.sort(_points_of(nodes, range(len(nodes)), virtual_nodes))
         self.nodes = nodes
         self.virtual_nodes = virtual_nodes
+        if sorted_points is None:
+            sorted_points = np.append(_points_of(nodes, range(len(nodes)), virtual_nodes), _END)
+            sorted_points.sort()
         # The last point only ends the circle: what lies behind all others belongs to the first.
-        self._points = np.append(sorted_points, ~np.uint64(0))
-        self._node_of_point = (self._points & _INDEX_MASK).astype(np.int32)
-        self._node_of_point[-1] = self._node_of_point[0]
+        sorted_points[-1] = _END & ~_INDEX_MASK | sorted_points[0] & _INDEX_MASK
+        self._points = sorted_points
         self._keys_seen = 0
         self._table: tuple[np.uint64, npt.NDArray[np.int32]] | None = None
 
@@ -51,15 +52,16 @@ class Ring:
         if len(kept) < len(added):
             return Ring(nodes, self.virtual_nodes)
         # Names are sorted in both rings, so a new index never changes the order of equal positions.
-        new_index = np.full(len(old), -1, dtype=np.int64)
+        new_index = np.full(len(old), _END, dtype=np.uint64)
         new_index[[old[nodes[at]] for at in kept]] = kept
-        index = new_index[self._node_of_point[:-1]]
-        points = (self._points[:-1] & ~_INDEX_MASK) | index.astype(np.uint64)
+        points, index = self._points[:-1], new_index[self._nodes_at(slice(-1))]
         if len(kept) < len(old):
-            points = points[index >= 0]
-        if added:
-            inserted = np.sort(_points_of([nodes[at] for at in added], added, self.virtual_nodes))
-            points = np.insert(points, np.searchsorted(points, inserted), inserted)
+            stays = index != _END
+            points, index = points[stays], index[stays]
+        points = (points & ~_INDEX_MASK) | index
+        inserted = np.append(_points_of([nodes[at] for at in added], added, self.virtual_nodes), _END)
+        inserted.sort()
+        points = np.insert(points, np.searchsorted(points, inserted), inserted)
         return Ring(nodes, self.virtual_nodes, sorted_points=points)
 
     def lookup(self, keys: U64) -> NodeIndex:
@@ -67,7 +69,7 @@ class Ring:
         exact = keys & ~_INDEX_MASK
         self._keys_seen += len(keys)
         if self._keys_seen < len(self._points) * _FEW_KEYS:
-            return self._node_of_point[np.searchsorted(self._points, exact)]
+            return self._nodes_at(np.searchsorted(self._points, exact))
         if self._table is None:
             self._table = self._build_table()
         shift, first_point = self._table
@@ -76,19 +78,22 @@ class Ring:
         while len(behind):
             at[behind] += 1
             behind = behind[self._points[at[behind]] < exact[behind]]
-        return self._node_of_point[at]
+        return self._nodes_at(at)
 
     def may_own(self, wanted: npt.NDArray[np.bool_], keys: U64) -> npt.NDArray[np.bool_]:
         """Return False for keys that no wanted node owns; True for all others, and for a few too many.
 
         It costs one read per key, so it pays to ask before a lookup when few nodes are wanted.
         """
-        ends = np.flatnonzero(wanted[self._node_of_point])
+        ends = np.flatnonzero(wanted[self._nodes_at(slice(None))])
         begins = np.where(ends > 0, self._points[ends - 1], np.uint64(0))
         edges = np.zeros((1 << _COARSE_BITS) + 1, dtype=np.int32)
         np.add.at(edges, _leading_bits(begins), 1)
         np.add.at(edges, _leading_bits(self._points[ends]) + 1, -1)
         return (np.cumsum(edges, dtype=np.int32) > 0)[_leading_bits(keys)]
+
+    def _nodes_at(self, where: npt.NDArray[np.integer] | slice) -> NodeIndex:
+        return (self._points[where] & _INDEX_MASK).astype(np.int32)
 
     def _build_table(self) -> tuple[np.uint64, npt.NDArray[np.int32]]:
         """Return a table from the leading bits of a key to the first point that can own it.
