@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Examples are derandomized where they gate others' work; the deep profile explores.
-settings.register_profile("fast", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("fast", max_examples=60, stateful_step_count=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=3_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
