@@ -4,12 +4,26 @@
     ├── ConfigError         a setting has a value that cannot be used
     ├── InvalidIdError      a name that cannot become a storage path    (also a ValueError)
     ├── MissingExtraError   an optional library is not installed        (also an ImportError)
-    └── ShardingError       data cannot be handed out as asked
-        ├── NoWorkersError         there is nobody to hand it to
-        ├── UnknownWorkerError     no worker of that name is registered     (also a LookupError)
-        ├── UnknownDatasetError    no dataset of that name is registered    (also a LookupError)
-        ├── DatasetConflictError   the dataset is registered with other parameters
-        └── DamagedRecordError     bytes that are not the record they claim to be
+    ├── ShardingError       data cannot be handed out as asked
+    │   ├── NoWorkersError         there is nobody to hand it to
+    │   ├── UnknownWorkerError     no worker of that name is registered     (also a LookupError)
+    │   ├── UnknownDatasetError    no dataset of that name is registered    (also a LookupError)
+    │   ├── DatasetConflictError   the dataset is registered with other parameters
+    │   └── DamagedRecordError     bytes that are not the record they claim to be
+    └── ClusterError        the coordinator refuses, or what was waited for will not come
+        ├── UnknownJobError             no job of that name
+        ├── StaleIncarnationError       the sender was replaced or declared dead: register again
+        ├── StaleGenerationError        the membership changed since: rejoin
+        ├── IllegalTransitionError      a state cannot follow the one before
+        ├── JobFullError                the job has as many workers as it may
+        ├── QuotaExceededError          more of something than one job may have
+        ├── OutOfOrderError             a report came before the one that precedes it
+        ├── RestoreTooLateError         the data of this generation was dealt already
+        ├── CheckpointExistsError       that step is committed, or about to be
+        ├── PayloadTooLargeError        more than an exchange carries
+        ├── BarrierTimeoutError         not everyone came in time
+        ├── BarrierCancelledError       someone called it off
+        └── GenerationChangedError      the membership changed while waiting
 
 Each constructor takes typed fields and builds the message: what happened, to what, and what to do.
 The fields stay on the error, so that code can act on them and a process boundary can carry them.
@@ -141,3 +155,165 @@ def _choices(known: list[str], *, shown: int = 5) -> str:
         return "none is; register it first"
     more = f" and {len(known) - shown} more" if len(known) > shown else ""
     return f"there are {', '.join(known[:shown])}{more}"
+
+
+class ClusterError(StrataError):
+    """The coordinator refuses a command, or what was waited for will not come; nothing was changed."""
+
+
+class UnknownJobError(ClusterError, LookupError):
+    """No job of that name."""
+
+    def __init__(self, job_id: str, *, known: Iterable[str]) -> None:
+        self.job_id = job_id
+        self.known = sorted(known)
+        super().__init__(f"there is no job {job_id!r}; {_choices(self.known)}")
+
+
+class StaleIncarnationError(ClusterError):
+    """The sender is not, or no longer, the worker that it says it is."""
+
+    def __init__(self, worker_id: str, incarnation: str, *, state: str) -> None:
+        self.worker_id = worker_id
+        self.incarnation = incarnation
+        self.state = state
+        super().__init__(
+            f"worker {worker_id!r} of incarnation {incarnation} was replaced or is {state}; register again to go on"
+        )
+
+
+class StaleGenerationError(ClusterError):
+    """The command belongs to a membership that is no more."""
+
+    def __init__(self, worker_id: str, *, sent: int, current: int) -> None:
+        self.worker_id = worker_id
+        self.sent = sent
+        self.current = current
+        super().__init__(
+            f"worker {worker_id!r} speaks of generation {sent}, but it is {current} now; restore and go on in that one"
+        )
+
+
+class IllegalTransitionError(ClusterError):
+    """A worker cannot go from one state to the other."""
+
+    def __init__(self, worker_id: str, *, current: str, wanted: str) -> None:
+        self.worker_id = worker_id
+        self.current = current
+        self.wanted = wanted
+        super().__init__(f"worker {worker_id!r} is {current} and cannot become {wanted}; say what it is doing instead")
+
+
+class JobFullError(ClusterError):
+    """The job has as many workers as it may."""
+
+    def __init__(self, job_id: str, worker_id: str, *, max_workers: int) -> None:
+        self.job_id = job_id
+        self.worker_id = worker_id
+        self.max_workers = max_workers
+        super().__init__(
+            f"worker {worker_id!r} cannot join job {job_id!r}, which has its {max_workers} workers; "
+            "wait for one to leave, or raise the job's maximum"
+        )
+
+
+class QuotaExceededError(ClusterError):
+    """More of something than may be."""
+
+    def __init__(self, what: str, *, limit: int) -> None:
+        self.what = what
+        self.limit = limit
+        super().__init__(f"no more than {limit} {what} are allowed; remove some, or raise the limit")
+
+
+class OutOfOrderError(ClusterError):
+    """A report came before the one that precedes it."""
+
+    def __init__(self, worker_id: str, *, expected: int, sent: int) -> None:
+        self.worker_id = worker_id
+        self.expected = expected
+        self.sent = sent
+        super().__init__(f"worker {worker_id!r} sent report {sent} before report {expected}; send them in order")
+
+
+class RestoreTooLateError(ClusterError):
+    """The data of this generation was dealt before anyone asked where to restore."""
+
+    def __init__(self, worker_id: str, *, generation: int) -> None:
+        self.worker_id = worker_id
+        self.generation = generation
+        super().__init__(
+            f"worker {worker_id!r} asks where generation {generation} restores, but its data was dealt already; "
+            "ask before the first worker takes data"
+        )
+
+
+class CheckpointExistsError(ClusterError):
+    """A step is committed, or all its parts are in."""
+
+    def __init__(self, job_id: str, step: int) -> None:
+        self.job_id = job_id
+        self.step = step
+        super().__init__(f"step {step} of job {job_id!r} has its checkpoint already; save at another step")
+
+
+class PayloadTooLargeError(ClusterError):
+    """More than an exchange carries."""
+
+    def __init__(self, barrier: str, *, size_bytes: int, limit_bytes: int) -> None:
+        self.barrier = barrier
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"{size_bytes} bytes are too many for exchange {barrier!r}, which carries {limit_bytes} from each; "
+            "put large data into storage and exchange its path"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingWorker:
+    """Someone who did not come to a barrier, and what is last known of it."""
+
+    worker_id: str
+    rank: int
+    state: str
+    step: int
+    silent_s: float
+
+    def __str__(self) -> str:
+        return f"{self.worker_id} (rank {self.rank}, {self.state}, step {self.step}, silent for {self.silent_s:.1f} s)"
+
+
+class BarrierTimeoutError(ClusterError, TimeoutError):
+    """Not everyone came in time."""
+
+    def __init__(self, barrier: str, arrived: int, expected: int, missing: list[MissingWorker]) -> None:
+        self.barrier = barrier
+        self.arrived = arrived
+        self.expected = expected
+        self.missing = missing
+        names = ", ".join(map(str, missing[:5])) or "workers that never registered"
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        super().__init__(
+            f"barrier {barrier!r} timed out with {arrived} of {expected}: missing {names}{more}; look at their logs"
+        )
+
+
+class BarrierCancelledError(ClusterError):
+    """Someone called the barrier off."""
+
+    def __init__(self, barrier: str, reason: str) -> None:
+        self.barrier = barrier
+        self.reason = reason
+        super().__init__(f"barrier {barrier!r} was called off: {reason}")
+
+
+class GenerationChangedError(ClusterError):
+    """The membership changed while waiting."""
+
+    def __init__(self, barrier: str, generation: int) -> None:
+        self.barrier = barrier
+        self.generation = generation
+        super().__init__(
+            f"barrier {barrier!r} is void: the membership is that of generation {generation} now; restore in it"
+        )

@@ -86,7 +86,7 @@ class StickyCursor:
     def advance(self, order: EpochOrder, spans: Spans | Sequence[tuple[int, int, int]]) -> StickyCursor:
         """Return the cursor after the spans (shard, start, stop) were consumed; a sample cannot be consumed twice."""
         _check_order(self.epoch, order)
-        added = _positions(order, np.asarray(spans, dtype=np.int64).reshape(-1, 3))
+        added = span_positions(order, np.asarray(spans, dtype=np.int64).reshape(-1, 3))
         total = self.consumed.union(added)
         if total.count != self.consumed.count + added.count:
             again = next(both for start, stop in added for both in self.consumed.within(start, stop))
@@ -143,8 +143,8 @@ def cursor_from_json(record: object) -> GlobalCursor | StickyCursor:
     raise DamagedRecordError("cursor", f"{str(record)[:80]!r} has not the fields of a global or a sticky cursor")
 
 
-def _positions(order: EpochOrder, spans: Spans) -> RangeSet:
-    """Return the positions of the spans, which must lie in their shards and not overlap."""
+def span_positions(order: EpochOrder, spans: Spans) -> RangeSet:
+    """Return the positions of rows (shard, start, stop), which must lie in their shards and not overlap."""
     shards, starts, stops = spans.T
     if len(shards) == 0:
         return RangeSet()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from strata.sharding.hashing import U64, mix_integers, spread
 from strata.sharding.permutation import MAX_COUNT, Ints, permute, unpermute
 
 GLOBAL_WINDOW_SHARDS = 16
+# Up to this many shards, their order is kept once it was computed: looking a few up costs more to compute.
+_TABLE_SHARDS = 4_096
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,19 @@ class EpochOrder:
 
     def shards_at(self, ranks: Ints) -> Ints:
         """Return the shards that have these ranks."""
-        return permute(ranks, self.num_shards, self._shard_key) if self.shuffle else ranks
+        if not self.shuffle:
+            return ranks
+        if self.num_shards <= _TABLE_SHARDS:
+            return _shard_table(self.num_shards, self._shard_key)[0][ranks]
+        return permute(ranks, self.num_shards, self._shard_key)
 
     def ranks_of(self, shards: Ints) -> Ints:
         """Return the ranks of these shards."""
-        return unpermute(shards, self.num_shards, self._shard_key) if self.shuffle else shards
+        if not self.shuffle:
+            return shards
+        if self.num_shards <= _TABLE_SHARDS:
+            return _shard_table(self.num_shards, self._shard_key)[1][shards]
+        return unpermute(shards, self.num_shards, self._shard_key)
 
     def lengths_of(self, shards: Ints) -> Ints:
         """Return how many samples these shards have."""
@@ -188,3 +198,10 @@ class EpochOrder:
     @cached_property
     def _last_window(self) -> int:
         return (self.num_shards - 1) // self.window_shards
+
+
+@lru_cache(maxsize=64)
+def _shard_table(num_shards: int, key: int) -> tuple[Ints, Ints]:
+    """Return the shard of each rank and the rank of each shard."""
+    ranks = np.arange(num_shards)
+    return permute(ranks, num_shards, key), unpermute(ranks, num_shards, key)

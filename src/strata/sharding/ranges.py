@@ -49,6 +49,12 @@ class RangeSet:
         """Return what is in either set."""
         return RangeSet(np.append(self._starts, other.starts), np.append(self._stops, other.stops))
 
+    def intersection(self, other: RangeSet) -> RangeSet:
+        """Return what is in both sets."""
+        parts = [other.within(start, stop) for start, stop in self]
+        starts = np.concatenate([part.starts for part in parts]) if parts else np.empty(0, np.int64)
+        return RangeSet(starts, np.concatenate([part.stops for part in parts]) if parts else starts)
+
     def complement(self, end: int) -> RangeSet:
         """Return what of [0, ``end``) is not in this set."""
         return RangeSet(np.append(0, np.minimum(self._stops, end)), np.append(np.minimum(self._starts, end), end))

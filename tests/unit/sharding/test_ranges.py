@@ -37,6 +37,7 @@ def test_runs_are_sorted_and_neither_overlap_nor_touch(pairs: list[tuple[int, in
 def test_union_is_the_union(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
     (left, left_twin), (right, right_twin) = build(first), build(second)
     assert members(left.union(right)) == left_twin | right_twin
+    assert members(left.intersection(right)) == left_twin & right_twin
     assert left.union(right) == right.union(left)
     assert hash(left.union(right)) == hash(right.union(left))
 

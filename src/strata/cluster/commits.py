@@ -1,0 +1,132 @@
+"""Checkpoints from the first part to the manifest, and the index of those that are committed.
+
+A checkpoint is *collecting* parts, then *writing* its manifest, then committed. Only while it collects can it be given
+up: once all parts are durable, any worker can write the manifest, so the death of one is no reason to lose it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.cluster.commands import AckPart
+from strata.errors import CheckpointExistsError
+
+
+@dataclass(slots=True)
+class Pending:
+    """A checkpoint under way. ``asked`` and ``asked_at_s`` are not durable: after a restart it is asked for anew."""
+
+    step: int
+    epoch: int
+    generation: int
+    expected: tuple[str, ...]
+    begun_s: float
+    parts: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    cursors: str | None = None
+    asked: int = 0
+    asked_at_s: float = float("-inf")
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether parts are still missing."""
+        return self.cursors is None
+
+    def missing(self) -> list[str]:
+        """Return the workers whose parts are not in."""
+        return [worker_id for worker_id in self.expected if worker_id not in self.parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint that can be restored."""
+
+    step: int
+    epoch: int
+    manifest: str
+    cursors: str
+
+
+class Commits:
+    """The checkpoints of a job, by step."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, Pending] = {}
+        self.committed: dict[int, Committed] = {}
+
+    def latest(self) -> Committed | None:
+        """Return the newest committed checkpoint."""
+        return self.committed[max(self.committed)] if self.committed else None
+
+    def ack(self, command: AckPart, workers: tuple[str, ...], *, now_s: float) -> Pending:
+        """Note a part; the first one begins the checkpoint, of the workers that are present then."""
+        pending = self.pending.get(command.step)
+        if command.step in self.committed:
+            raise CheckpointExistsError(command.job_id, command.step)
+        if pending is None:
+            pending = Pending(command.step, command.epoch, command.generation, workers, now_s)
+            self.pending[command.step] = pending
+        elif not pending.is_collecting and pending.generation != command.generation:
+            raise CheckpointExistsError(command.job_id, command.step)
+        pending.parts.setdefault(command.worker_id, (command.part, command.size_bytes, command.digest))
+        return pending
+
+    def commit(self, checkpoint: Committed) -> bool:
+        """Take a committed checkpoint into the index; return whether it is new there."""
+        self.pending.pop(checkpoint.step, None)
+        if checkpoint.step in self.committed:
+            return False
+        self.committed[checkpoint.step] = checkpoint
+        return True
+
+    def abort(self, step: int) -> Pending | None:
+        """Give up a checkpoint that is still collecting; return it, or None if it cannot be given up."""
+        pending = self.pending.get(step)
+        return self.pending.pop(step) if pending is not None and pending.is_collecting else None
+
+    def of_older_generations(self, generation: int) -> list[int]:
+        """Return the steps that still collect parts of workers of an older generation, which will never come."""
+        return [p.step for p in self.pending.values() if p.is_collecting and p.generation < generation]
+
+    def forget(self, steps: tuple[int, ...]) -> list[int]:
+        """Take checkpoints out of the index, but never the newest; return which."""
+        latest = self.latest()
+        gone = [step for step in steps if step in self.committed and latest is not None and step != latest.step]
+        for step in gone:
+            del self.committed[step]
+        return gone
+
+    def surplus(self, *, keep_count: int) -> list[int]:
+        """Return the steps that a limit of ``keep_count`` no longer keeps, oldest first; never the newest."""
+        return sorted(self.committed)[: -max(1, keep_count)]
+
+    def record(self) -> dict[str, Any]:
+        """Return what must survive a restart of the coordinator."""
+        return {
+            "committed": [[c.step, c.epoch, c.manifest, c.cursors] for _, c in sorted(self.committed.items())],
+            "pending": [
+                {
+                    "step": p.step,
+                    "epoch": p.epoch,
+                    "generation": p.generation,
+                    "expected": list(p.expected),
+                    "begun_s": p.begun_s,
+                    "parts": {worker: list(part) for worker, part in sorted(p.parts.items())},
+                    "cursors": p.cursors,
+                }
+                for _, p in sorted(self.pending.items())
+            ],
+        }
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Take over what :meth:`record` returned."""
+        for row in record["committed"]:
+            self.committed[row[0]] = Committed(*row)
+        for row in record["pending"]:
+            parts = {worker: (part, size, digest) for worker, (part, size, digest) in row["parts"].items()}
+            self.pending[row["step"]] = Pending(**{**row, "expected": tuple(row["expected"]), "parts": parts})
+
+    def restart_clocks(self, *, now_s: float) -> None:
+        """Count time anew, after a restart of the coordinator."""
+        for pending in self.pending.values():
+            pending.begun_s, pending.asked_at_s = now_s, float("-inf")

@@ -1,0 +1,290 @@
+"""One job: its members, barriers, checkpoints and data, and how a change of one touches the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.cluster import commands as c
+from strata.cluster.barriers import Barriers
+from strata.cluster.commits import Commits, Committed, Pending
+from strata.cluster.events import (
+    CheckpointAborted,
+    CheckpointCommitted,
+    Effect,
+    Event,
+    EventLog,
+    GenerationChanged,
+    ManifestWanted,
+)
+from strata.cluster.ledger import Ledger
+from strata.cluster.limits import Limits
+from strata.cluster.membership import Membership
+from strata.cluster.replies import Done, Hand, Heard, Registered, Reply, RestorePoint
+from strata.errors import DatasetConflictError, QuotaExceededError, RestoreTooLateError
+
+Answer = tuple[Reply, list[Effect]]
+
+
+class Job:
+    """The state of one training run. Every method either does what it says or raises and changes nothing."""
+
+    def __init__(self, job_id: str, limits: Limits, log: EventLog) -> None:
+        self.job_id = job_id
+        self._limits = limits
+        self._log = log
+        self.membership = Membership(lease_s=limits.lease_s, grace_s=limits.grace_s)
+        self.barriers = Barriers(job_id)
+        self.commits = Commits()
+        self.ledger = Ledger()
+        # The checkpoint that the present generation goes on from, once someone has asked.
+        self._restored: tuple[int | None] | None = None
+
+    def configure(self, command: c.ConfigureJob, now_s: float) -> Answer:
+        """Set the least and the most workers."""
+        if command.min_workers < 1 or (command.max_workers or command.min_workers) < command.min_workers:
+            raise ValueError(
+                f"min_workers={command.min_workers}, max_workers={command.max_workers}; use 1 <= min <= max"
+            )
+        self.membership.min_workers, self.membership.max_workers = command.min_workers, command.max_workers
+        self._say(now_s, None, "configured", f"{command.min_workers} to {command.max_workers or 'any'} workers")
+        return Done(), []
+
+    def register(self, command: c.RegisterWorker, now_s: float) -> Answer:
+        """Take a worker in."""
+        if len(self.membership.everyone()) >= self._limits.max_workers_per_job and all(
+            member.worker_id != command.worker_id for member in self.membership.everyone()
+        ):
+            raise QuotaExceededError("workers in one job", limit=self._limits.max_workers_per_job)
+        member, changed = self.membership.register(command, now_s=now_s)
+        effects = self._new_generation(now_s, f"{command.worker_id} joined") if changed else []
+        reply = Registered(
+            rank=member.rank,
+            world_size=len(self.membership.present()),
+            generation=self.membership.generation,
+            waits_for=self.membership.waits_for(),
+            lease_s=self._limits.lease_s,
+        )
+        return reply, effects
+
+    def heartbeat(self, command: c.Heartbeat, now_s: float) -> Answer:
+        """Note a sign of life."""
+        member = self.membership.heartbeat(command, now_s=now_s)
+        reply = Heard(
+            rank=member.rank,
+            world_size=len(self.membership.present()),
+            generation=self.membership.generation,
+            waits_for=self.membership.waits_for(),
+        )
+        return reply, []
+
+    def say_goodbye(self, command: c.Goodbye, now_s: float) -> Answer:
+        """Let a worker go."""
+        gone = self.membership.leave(command)
+        return Done(), self._new_generation(now_s, f"{command.worker_id} left: {command.reason}") if gone else []
+
+    def lose_channel(self, command: c.ChannelLost, now_s: float) -> Answer:
+        """Give a worker whose connection closed its grace."""
+        self.membership.lose_channel(command, now_s=now_s)
+        return Done(), []
+
+    def fail_workers(self, command: c.FailWorkers, now_s: float) -> Answer:
+        """Declare workers dead."""
+        names = ", ".join(worker_id for worker_id, _ in command.workers)
+        failed = self.membership.fail(command.workers)
+        return Done(), self._new_generation(now_s, f"{names} failed: {command.reason}") if failed else []
+
+    def arrive(self, command: c.ArriveAtBarrier, now_s: float) -> Answer:
+        """Note an arrival at a barrier."""
+        self._check(command)
+        if len(self.barriers.open()) >= self._limits.max_barriers_per_job:
+            raise QuotaExceededError("open barriers in one job", limit=self._limits.max_barriers_per_job)
+        return Done(), self.barriers.arrive(command, self.membership, now_s=now_s)
+
+    def cancel_barrier(self, command: c.CancelBarrier, now_s: float) -> Answer:
+        """Call a barrier off."""
+        self._say(now_s, None, "barrier cancelled", f"{command.name}: {command.reason}")
+        return Done(), self.barriers.cancel(command.name, command.reason)
+
+    def expire_barrier(self, command: c.ExpireBarrier, now_s: float) -> Answer:
+        """Send everyone away from a barrier whose time is up."""
+        effects: list[Effect] = []
+        for barrier in self.barriers.overdue(now_s=now_s):
+            if barrier.name == command.name:
+                effects.append(self.barriers.time_out(barrier, self.membership, now_s=now_s))
+                self._say(now_s, None, "barrier timed out", f"{command.name}: {len(barrier.arrivals)} came")
+        return Done(), effects
+
+    def register_dataset(self, command: c.RegisterDataset, now_s: float) -> Answer:
+        """Make a dataset known."""
+        known = command.dataset_id in self.ledger.datasets
+        if not known and len(self.ledger.datasets) >= self._limits.max_datasets_per_job:
+            raise QuotaExceededError("datasets in one job", limit=self._limits.max_datasets_per_job)
+        other = self.ledger.register(command)
+        if other is not None:
+            raise DatasetConflictError(command.dataset_id, registered=repr(other), given=repr(command))
+        if not known:
+            self._say(now_s, None, "dataset registered", f"{command.dataset_id}: {command.total_samples} samples")
+        return Done(), []
+
+    def ask_restore_point(self, command: c.AskRestorePoint, now_s: float) -> Answer:
+        """Say where this generation goes on; the first to ask sets the ledger back."""
+        self._check(command)
+        if self._restored is None:
+            if self.ledger.has_hands():
+                raise RestoreTooLateError(command.worker_id, generation=command.generation)
+            latest = self.commits.latest()
+            self._restored = (None if latest is None else latest.step,)
+            self.ledger.roll_back("[]" if latest is None else latest.cursors)
+            self._say(now_s, None, "rolled back", "to the beginning" if latest is None else f"to step {latest.step}")
+        (step,) = self._restored
+        return RestorePoint(checkpoint=None if step is None else self.commits.committed[step]), []
+
+    def take_hand(self, command: c.TakeHand, now_s: float) -> Answer:
+        """Give a worker its samples."""
+        self._check(command)
+        workers = self.membership.ids()
+        return Hand(spans=self.ledger.take_hand(command.dataset_id, command.epoch, command.worker_id, workers)), []
+
+    def report_progress(self, command: c.ReportProgress, now_s: float) -> Answer:
+        """Note what the model has seen."""
+        self._check(command)
+        self.ledger.report(command)
+        return Done(), []
+
+    def ack_part(self, command: c.AckPart, now_s: float) -> Answer:
+        """Note that a part is durable; with the last one, have the manifest written."""
+        self._check(command)
+        if command.step not in self.commits.pending:
+            self._say(now_s, command.worker_id, "checkpoint begun", f"step {command.step}")
+        pending = self.commits.ack(command, self.membership.ids(), now_s=now_s)
+        if not pending.is_collecting or pending.missing():
+            return Done(), []
+        pending.cursors = self.ledger.cut(pending.step)
+        return Done(), self._ask_for_manifest(pending, now_s)
+
+    def ask_for_manifest(self, command: c.AskForManifest, now_s: float) -> Answer:
+        """Ask the next worker to write a manifest that is still missing."""
+        pending = self.commits.pending.get(command.step)
+        if pending is None or pending.is_collecting:
+            return Done(), []
+        return Done(), self._ask_for_manifest(pending, now_s)
+
+    def confirm_commit(self, command: c.ConfirmCommit, now_s: float) -> Answer:
+        """Take a checkpoint whose manifest is in storage into the index, and announce it."""
+        checkpoint = Committed(command.step, command.epoch, command.manifest, command.cursors)
+        return Done(), self._commit(checkpoint, now_s)
+
+    def adopt_checkpoints(self, command: c.AdoptCheckpoints, now_s: float) -> Answer:
+        """Take what a listing of storage shows into the index."""
+        effects = [effect for row in command.checkpoints for effect in self._commit(Committed(*row), now_s)]
+        return Done(), effects
+
+    def forget_checkpoints(self, command: c.ForgetCheckpoints, now_s: float) -> Answer:
+        """Take deleted checkpoints out of the index; what the present generation goes on from stays."""
+        kept = self._restored[0] if self._restored else None
+        for step in self.commits.forget(tuple(step for step in command.steps if step != kept)):
+            self._say(now_s, None, "checkpoint removed", f"step {step}")
+        return Done(), []
+
+    def abort_checkpoint(self, command: c.AbortCheckpoint, now_s: float) -> Answer:
+        """Give up a checkpoint that still misses parts."""
+        return Done(), self._abort(command.step, command.reason, now_s)
+
+    def due(self, *, now_s: float) -> list[c.JobCommand]:
+        """Return what time alone demands now, as commands."""
+        demands: list[c.JobCommand] = []
+        silent = self.membership.expired(now_s=now_s)
+        if silent:
+            workers = tuple((member.worker_id, member.incarnation) for member in silent)
+            demands.append(c.FailWorkers(job_id=self.job_id, workers=workers, reason="lease ended"))
+        demands += [
+            c.ExpireBarrier(job_id=self.job_id, name=barrier.name) for barrier in self.barriers.overdue(now_s=now_s)
+        ]
+        for pending in self.commits.pending.values():
+            if pending.is_collecting and pending.begun_s + self._limits.collect_s < now_s:
+                reason = f"no part of {', '.join(pending.missing()[:5])} in {self._limits.collect_s:g} s"
+                demands.append(c.AbortCheckpoint(job_id=self.job_id, step=pending.step, reason=reason))
+            elif not pending.is_collecting and pending.asked_at_s + self._limits.manifest_s < now_s:
+                demands.append(c.AskForManifest(job_id=self.job_id, step=pending.step))
+        return demands
+
+    def restart(self, *, now_s: float) -> None:
+        """Count all time anew after a restart of the coordinator: a restart never fails a healthy worker."""
+        self.membership.restart_leases(now_s=now_s)
+        self.commits.restart_clocks(now_s=now_s)
+
+    def record(self) -> dict[str, Any]:
+        """Return what must survive a restart of the coordinator."""
+        return {
+            "job_id": self.job_id,
+            "membership": self.membership.record(),
+            "commits": self.commits.record(),
+            "ledger": self.ledger.record(),
+            "restored": None if self._restored is None else list(self._restored),
+        }
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Take over what :meth:`record` returned."""
+        self.membership.restore(record["membership"])
+        self.commits.restore(record["commits"])
+        self.ledger.restore(record["ledger"])
+        self._restored = None if record["restored"] is None else (record["restored"][0],)
+
+    def _check(self, command: c.FencedCommand) -> None:
+        self.membership.check(command)
+        self.membership.check_generation(command.worker_id, command.generation)
+
+    def _new_generation(self, now_s: float, reason: str) -> list[Effect]:
+        """Void everything that belongs to the membership before; what is already durable stays."""
+        generation = self.membership.generation
+        self._restored = None
+        self.ledger.change_generation()
+        effects = self.barriers.change_generation(generation)
+        for step in self.commits.of_older_generations(generation):
+            effects += self._abort(step, reason, now_s)
+        for pending in self.commits.pending.values():
+            # Whoever was asked may be the one that went: the next one is due to be asked at once.
+            pending.asked_at_s = float("-inf")
+        self._say(now_s, None, "generation changed", f"{generation}: {reason}")
+        changed = GenerationChanged(job_id=self.job_id, to=self.membership.ids(), generation=generation, reason=reason)
+        return [*effects, changed]
+
+    def _ask_for_manifest(self, pending: Pending, now_s: float) -> list[Effect]:
+        workers = self.membership.ids()
+        if not workers:
+            return []
+        assert pending.cursors is not None
+        writer = workers[pending.asked % len(workers)]
+        pending.asked += 1
+        pending.asked_at_s = now_s
+        parts = tuple(pending.parts[worker_id] for worker_id in pending.expected)
+        wanted = ManifestWanted(
+            job_id=self.job_id,
+            to=(writer,),
+            step=pending.step,
+            epoch=pending.epoch,
+            generation=pending.generation,
+            parts=parts,
+            cursors=pending.cursors,
+        )
+        return [wanted]
+
+    def _commit(self, checkpoint: Committed, now_s: float) -> list[Effect]:
+        if not self.commits.commit(checkpoint):
+            return []
+        # Cuts of steps that still collect parts must stay possible.
+        collecting = [p.step - 1 for p in self.commits.pending.values() if p.is_collecting]
+        self.ledger.settle(min([checkpoint.step, *collecting]))
+        self._say(now_s, None, "checkpoint committed", f"step {checkpoint.step}")
+        to = self.membership.ids()
+        return [CheckpointCommitted(job_id=self.job_id, to=to, step=checkpoint.step, manifest=checkpoint.manifest)]
+
+    def _abort(self, step: int, reason: str, now_s: float) -> list[Effect]:
+        aborted = self.commits.abort(step)
+        if aborted is None:
+            return []
+        self._say(now_s, None, "checkpoint aborted", f"step {step}: {reason}")
+        return [CheckpointAborted(job_id=self.job_id, to=self.membership.ids(), step=step, reason=reason)]
+
+    def _say(self, now_s: float, worker_id: str | None, kind: str, reason: str) -> None:
+        self._log.append(Event(now_s, self.job_id, worker_id, kind, reason))

@@ -1,0 +1,219 @@
+"""Who is in a job: ranks, generations, states and leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.cluster.commands import Goodbye, Heartbeat, RegisterWorker, WorkerCommand, WorkerState
+from strata.errors import (
+    IllegalTransitionError,
+    JobFullError,
+    StaleGenerationError,
+    StaleIncarnationError,
+    UnknownWorkerError,
+)
+
+S = WorkerState
+GONE = frozenset({S.FAILED, S.LEFT})
+_WORKING = frozenset({S.IDLE, S.LOADING_DATA, S.TRAINING, S.CHECKPOINTING, S.RECOVERING})
+# What a worker may say of itself. FAILED and LEFT are said of it, and only a new registration leads out of them.
+TRANSITIONS: dict[WorkerState, frozenset[WorkerState]] = {
+    S.INITIALIZING: _WORKING | {S.INITIALIZING},
+    S.IDLE: _WORKING,
+    S.LOADING_DATA: _WORKING,
+    S.TRAINING: _WORKING,
+    S.CHECKPOINTING: _WORKING,
+    S.RECOVERING: _WORKING,
+    S.FAILED: frozenset(),
+    S.LEFT: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker as the job knows it. What a heartbeat says, and the lease, are not durable."""
+
+    worker_id: str
+    incarnation: str
+    rank: int
+    address: str = ""
+    gpu_count: int = 0
+    memory_bytes: int = 0
+    preferred_rank: int | None = None
+    state: WorkerState = S.INITIALIZING
+    step: int = 0
+    epoch: int = 0
+    resources: dict[str, float] = field(default_factory=dict)
+    heard_s: float = 0.0
+    lease_until_s: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """Return what must survive a restart of the coordinator."""
+        return {
+            "worker_id": self.worker_id,
+            "incarnation": self.incarnation,
+            "rank": self.rank,
+            "address": self.address,
+            "gpu_count": self.gpu_count,
+            "memory_bytes": self.memory_bytes,
+            "preferred_rank": self.preferred_rank,
+            "state": "failed" if self.state is S.FAILED else "left" if self.state is S.LEFT else "initializing",
+        }
+
+
+class Membership:
+    """The workers of a job. Ranks of those present are 0 to n-1 after every change, and stay where they can."""
+
+    def __init__(self, *, lease_s: float, grace_s: float) -> None:
+        self.generation = 0
+        self.min_workers = 1
+        self.max_workers: int | None = None
+        self._lease_s = lease_s
+        self._grace_s = grace_s
+        self._members: dict[str, Member] = {}
+
+    def present(self) -> list[Member]:
+        """Return the workers that are neither failed nor gone, in the order of their ranks."""
+        return sorted((m for m in self._members.values() if m.state not in GONE), key=lambda member: member.rank)
+
+    def everyone(self) -> list[Member]:
+        """Return all workers that ever registered, by name."""
+        return [self._members[worker_id] for worker_id in sorted(self._members)]
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the names of the workers present, in the order of their ranks."""
+        return tuple(member.worker_id for member in self.present())
+
+    def waits_for(self) -> int:
+        """Return how many workers are missing before the job can run."""
+        return max(0, self.min_workers - len(self.present()))
+
+    def register(self, command: RegisterWorker, *, now_s: float) -> tuple[Member, bool]:
+        """Take a worker in; return it, and whether the membership changed."""
+        known = self._members.get(command.worker_id)
+        if known is not None and known.incarnation == command.incarnation and known.state not in GONE:
+            self._renew(known, now_s)
+            return known, False
+        others = [member for member in self.present() if member.worker_id != command.worker_id]
+        if self.max_workers is not None and len(others) >= self.max_workers:
+            raise JobFullError(command.job_id, command.worker_id, max_workers=self.max_workers)
+        member = Member(
+            worker_id=command.worker_id,
+            incarnation=command.incarnation,
+            rank=len(others) if known is None else known.rank,
+            address=command.address,
+            gpu_count=command.gpu_count,
+            memory_bytes=command.memory_bytes,
+            preferred_rank=command.preferred_rank,
+        )
+        self._members[command.worker_id] = member
+        self._renew(member, now_s)
+        self._change()
+        return member, True
+
+    def heartbeat(self, command: Heartbeat, *, now_s: float) -> Member:
+        """Note a sign of life and what the worker says of itself."""
+        member = self.check(command)
+        if command.state not in TRANSITIONS[member.state]:
+            raise IllegalTransitionError(command.worker_id, current=member.state, wanted=command.state)
+        member.state, member.step, member.epoch = command.state, command.step, command.epoch
+        member.resources = command.resources
+        self._renew(member, now_s)
+        return member
+
+    def lose_channel(self, command: WorkerCommand, *, now_s: float) -> None:
+        """Shorten the lease of a worker whose connection closed; one that is back already is left alone."""
+        member = self._members.get(command.worker_id)
+        if member is not None and member.incarnation == command.incarnation:
+            member.lease_until_s = min(member.lease_until_s, now_s + self._grace_s)
+
+    def leave(self, command: Goodbye) -> bool:
+        """Let a worker go; return whether it was there."""
+        return self._remove([(command.worker_id, command.incarnation)], S.LEFT)
+
+    def fail(self, workers: tuple[tuple[str, str], ...]) -> bool:
+        """Declare workers dead, all in one generation; return whether any was there."""
+        return self._remove(workers, S.FAILED)
+
+    def expired(self, *, now_s: float) -> list[Member]:
+        """Return the workers whose lease has ended."""
+        return [member for member in self.present() if member.lease_until_s < now_s]
+
+    def restart_leases(self, *, now_s: float) -> None:
+        """Start every lease anew, after a restart of the coordinator: silence until now proves nothing."""
+        for member in self.present():
+            self._renew(member, now_s)
+
+    def check(self, command: WorkerCommand) -> Member:
+        """Return the sender, or raise: unknown, gone, or an older incarnation than the one that counts."""
+        member = self._members.get(command.worker_id)
+        if member is None:
+            raise UnknownWorkerError(command.worker_id, known=self.ids())
+        if member.incarnation != command.incarnation or member.state in GONE:
+            raise StaleIncarnationError(command.worker_id, command.incarnation, state=member.state)
+        return member
+
+    def check_generation(self, worker_id: str, generation: int) -> None:
+        """Refuse what was sent in another generation than the present one."""
+        if generation != self.generation:
+            raise StaleGenerationError(worker_id, sent=generation, current=self.generation)
+
+    def record(self) -> dict[str, Any]:
+        """Return what must survive a restart of the coordinator."""
+        return {
+            "generation": self.generation,
+            "min_workers": self.min_workers,
+            "max_workers": self.max_workers,
+            "members": [member.record() for member in self.everyone()],
+        }
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Take over what :meth:`record` returned."""
+        self.generation = record["generation"]
+        self.min_workers, self.max_workers = record["min_workers"], record["max_workers"]
+        for row in record["members"]:
+            self._members[row["worker_id"]] = Member(**{**row, "state": WorkerState(row["state"])})
+
+    def _remove(self, workers: list[tuple[str, str]] | tuple[tuple[str, str], ...], state: WorkerState) -> bool:
+        found = [
+            member
+            for worker_id, incarnation in workers
+            if (member := self._members.get(worker_id)) is not None
+            and member.incarnation == incarnation
+            and member.state not in GONE
+        ]
+        for member in found:
+            member.state = state
+        if found:
+            self._change()
+        return bool(found)
+
+    def _renew(self, member: Member, now_s: float) -> None:
+        member.heard_s = now_s
+        member.lease_until_s = now_s + self._lease_s
+
+    def _change(self) -> None:
+        self.generation += 1
+        members = sorted((m for m in self._members.values() if m.state not in GONE), key=lambda m: m.worker_id)
+        wishes = {m.worker_id: (m.rank if m.preferred_rank is None else m.preferred_rank) for m in members}
+        for worker_id, rank in deal_ranks(wishes).items():
+            self._members[worker_id].rank = rank
+
+
+def deal_ranks(wishes: dict[str, int]) -> dict[str, int]:
+    """Give n workers the ranks 0 to n-1: each the one that it wishes for, if that exists and nobody before it took it.
+
+    The others, by name, fill what is left.
+    """
+    taken: dict[int, str] = {}
+    for worker_id, rank in sorted(wishes.items()):
+        if 0 <= rank < len(wishes) and rank not in taken:
+            taken[rank] = worker_id
+    placed = set(taken.values())
+    free = (rank for rank in range(len(wishes)) if rank not in taken)
+    ranks = {worker_id: rank for rank, worker_id in taken.items()}
+    for worker_id in sorted(wishes):
+        if worker_id not in placed:
+            ranks[worker_id] = next(free)
+    return ranks

@@ -1,0 +1,1 @@
+"""A seeded world with virtual time, in which everything can fail, and what must hold in it after every event."""

@@ -1,0 +1,79 @@
+"""Running many seeds, and making a failure small enough to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from tests.simulation.world import ViolationError, World
+
+SEEDS_PER_TASK = 50
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A seed that breaks an invariant, with the fewest faults that still do, and what happened then."""
+
+    seed: int
+    problem: str
+    skipped: frozenset[int]
+    trace: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {line}" for line in self.trace[-40:])
+        return (
+            f"seed {self.seed}: {self.problem}\n{lines}\n"
+            f"replay: World({self.seed}, skipped=frozenset({sorted(self.skipped)})).run()"
+        )
+
+
+def run_seed(seed: int) -> tuple[Counter[str], Failure | None]:
+    """Run one seed; if it fails, leave out every fault that is not needed for that."""
+    world = World(seed)
+    try:
+        world.run()
+    except ViolationError:
+        return world.tally, shrink(seed, len(world.faults))
+    return world.tally, None
+
+
+def shrink(seed: int, num_faults: int) -> Failure:
+    """Leave out one fault after the other, as long as an invariant still breaks."""
+    skipped: frozenset[int] = frozenset()
+    failure = _attempt(seed, skipped)
+    assert failure is not None, "the run is not deterministic"
+    for number in reversed(range(num_faults)):
+        smaller = _attempt(seed, skipped | {number})
+        if smaller is not None:
+            skipped, failure = skipped | {number}, smaller
+    return failure
+
+
+def run_seeds(seeds: range, *, processes: int) -> Iterator[tuple[int, Counter[str], list[Failure]]]:
+    """Run seeds in several processes; yield how many are done, their tally and failures, task by task."""
+    tasks = [seeds[start : start + SEEDS_PER_TASK] for start in range(0, len(seeds), SEEDS_PER_TASK)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_run_task, tasks)
+
+
+def _run_task(seeds: range) -> tuple[int, Counter[str], list[Failure]]:
+    tally: Counter[str] = Counter()
+    failures = []
+    for seed in seeds:
+        counted, failure = run_seed(seed)
+        tally += counted
+        if failure is not None:
+            failures.append(failure)
+    return len(seeds), tally, failures
+
+
+def _attempt(seed: int, skipped: frozenset[int]) -> Failure | None:
+    world = World(seed, skipped=skipped)
+    try:
+        world.run()
+    except ViolationError as error:
+        return Failure(seed, str(error), skipped, tuple(world.trace))
+    return None

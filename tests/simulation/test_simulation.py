@@ -1,0 +1,132 @@
+"""Thousands of worlds in which anything fails at any moment, and planted bugs that must not go unseen."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strata.cluster import commands as c
+from strata.cluster.barriers import Barriers
+from strata.cluster.commits import Pending
+from strata.cluster.ledger import EpochLedger, Ledger
+from strata.cluster.membership import Membership
+from tests.simulation.search import run_seed, run_seeds, shrink
+from tests.simulation.world import FAULTS, ViolationError, World
+
+SEEDS = int(os.environ.get("SEEDS", "2000"))
+# A planted bug must show within this many worlds.
+SEEDS_PER_BUG = 400
+
+
+@pytest.mark.timeout(900)
+def test_every_invariant_holds_in_every_world() -> None:
+    done, tally, failures = 0, Counter[str](), []
+    for count, counted, failed in run_seeds(range(SEEDS), processes=2):
+        done += count
+        tally += counted
+        failures += failed
+    assert not failures, f"{len(failures)} of {SEEDS} worlds; the first:\n{failures[0]}"
+    assert done == SEEDS
+    # A world in which nothing happens proves nothing.
+    assert all(tally[fault] > SEEDS // 10 for fault in FAULTS), tally
+    assert tally["commits announced"] > SEEDS
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    first, second = World(7), World(7)
+    first.run()
+    second.run()
+    assert (first.trace, first.now_s, first.tally) == (second.trace, second.now_s, second.tally)
+
+
+def _accept_any_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "check_generation", lambda *_: None)
+
+
+def _cut_at_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpochLedger, "cut", lambda self, _: self.consumed)
+
+
+def _forget_to_roll_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpochLedger, "roll_back", lambda *_: None)
+
+
+def _commit_without_the_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Pending.missing
+    monkeypatch.setattr(Pending, "missing", lambda self: whole(self)[1:])
+
+
+def _count_reports_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Ledger.report
+
+    def forgetful(self: Ledger, command: Any) -> bool:
+        self._sequences[command.worker_id] = command.incarnation, command.sequence - 1
+        return report(self, command)
+
+    monkeypatch.setattr(Ledger, "report", forgetful)
+
+
+def _announce_before_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c.ConfirmCommit, "durable", False)
+
+
+def _keep_hands_in_a_new_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "change_generation", lambda *_: None)
+
+
+def _keep_barriers_in_a_new_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Barriers, "change_generation", lambda *_: [])
+
+
+def _keep_the_generation_when_a_worker_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = Membership._change
+
+    def lazy(self: Membership) -> None:
+        change(self)
+        self.generation -= self.generation > 3
+
+    monkeypatch.setattr(Membership, "_change", lazy)
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    _accept_any_generation,
+    _cut_at_the_present,
+    _forget_to_roll_back,
+    _commit_without_the_last_part,
+    _count_reports_twice,
+    _announce_before_it_is_durable,
+    _keep_hands_in_a_new_generation,
+    _keep_barriers_in_a_new_generation,
+    _keep_the_generation_when_a_worker_fails,
+]
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
+def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS_PER_BUG):
+        try:
+            World(seed).run()
+        except (ViolationError, KeyError, ValueError, AssertionError):
+            return
+    pytest.fail(f"{SEEDS_PER_BUG} worlds did not show it")
+
+
+def test_a_failure_is_told_with_a_seed_that_replays_it_and_only_the_faults_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _forget_to_roll_back(monkeypatch)
+    failure = next(found for seed in range(SEEDS_PER_BUG) if (found := run_seed(seed)[1]) is not None)
+    faults = len(World(failure.seed).faults)
+    assert len(failure.skipped) > 0
+    assert f"replay: World({failure.seed}, skipped=" in str(failure)
+    with pytest.raises(ViolationError):
+        World(failure.seed, skipped=failure.skipped).run()
+    assert shrink(failure.seed, faults) == failure
+    # None of the faults that are left can be left out.
+    for number in set(range(faults)) - failure.skipped:
+        World(failure.seed, skipped=failure.skipped | {number}).run()

@@ -1,0 +1,250 @@
+"""A simulated worker: joins, restores, trains in step with the others, saves, and survives what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from strata.cluster import commands as c
+from strata.cluster import events as e
+from strata.cluster.replies import Hand, Heard, Registered, RestorePoint
+from strata.errors import StaleIncarnationError, StrataError, UnknownJobError, UnknownWorkerError
+from tests.simulation.store import Manifest, Part, StoreError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RETRY_S = 1.0
+HEARTBEAT_S = 2.0
+SAVE_EVERY = 3
+
+
+class RejoinError(Exception):
+    """What the worker was doing is void; it goes on in the generation that is now."""
+
+
+class Worker:
+    """One process, as a coroutine that yields what it waits for: ("ask", command) or ("meet", command)."""
+
+    def __init__(self, world: World, worker_id: str, incarnation: str) -> None:
+        self.world = world
+        self.worker_id = worker_id
+        self.incarnation = incarnation
+        self.alive = True
+        self.paused_until_s = 0.0
+        self.unreachable_until_s = 0.0
+        self.finished = False
+        self.generation = 0
+        self.step = 0
+        self._sequence = 0
+        self._trained_in = 0
+        self._waiting: tuple[int, str, c.JobCommand] | None = None
+        self._wait_number = 0
+        self._run = self._live()
+        self._resume(lambda: next(self._run))
+
+    # What the world does to it.
+
+    def receive_reply(self, number: int, answer: object) -> None:
+        """Take the answer to what it waits for; at a barrier, only a refusal ends the wait."""
+        current = self.alive and self._waiting and self._waiting[0] == number
+        if current and self._waiting and (self._waiting[1] == "ask" or isinstance(answer, StrataError)):
+            self._go_on(answer)
+
+    def receive_effect(self, effect: e.Effect) -> None:
+        """Take what the coordinator says by itself."""
+        if not self.alive:
+            return
+        match effect:
+            case e.ManifestWanted():
+                self._write_manifest(effect)
+            case e.CheckpointCommitted(step=step):
+                self.world.announced(step)
+            case e.BarrierReleased() | e.BarrierFailed():
+                if self._waiting and self._waiting[1] == "meet" and self._waiting[2].name == effect.name:  # type: ignore[attr-defined]
+                    self._go_on(effect)
+            case e.GenerationChanged(generation=generation) if generation > self.generation and self._waiting:
+                if self._waiting[1] == "meet":
+                    self._go_on(effect)
+
+    def beat(self) -> None:
+        """Say that it lives; outside of the coroutine, as a thread would."""
+        if self.alive and not self.finished and self.generation:
+            state = c.WorkerState.TRAINING
+            beat = c.Heartbeat(worker_id=self.worker_id, incarnation=self.incarnation, state=state, step=self.step)
+            self.world.say(self, beat, self._hear)
+
+    # What it does by itself.
+
+    def _hear(self, answer: object) -> None:
+        """Learn from the answer to a heartbeat that the generation is another one, or that it was declared dead."""
+        behind = isinstance(answer, Heard) and answer.generation > self.generation
+        dead = isinstance(answer, (StaleIncarnationError, UnknownWorkerError, UnknownJobError))
+        if self.alive and (behind or dead) and self._waiting and self._waiting[1] == "meet":
+            self._go_on(answer)
+
+    def _live(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+        while not self.finished:
+            try:
+                yield from self._join()
+                yield from self._train()
+            except RejoinError:
+                continue
+
+    def _join(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+        dataset = c.RegisterDataset(**self.world.dataset)
+        yield "ask", dataset
+        while True:
+            registered = yield "ask", c.RegisterWorker(worker_id=self.worker_id, incarnation=self.incarnation)
+            if isinstance(registered, StaleIncarnationError):
+                self._reincarnate()
+                continue
+            assert isinstance(registered, Registered), registered
+            self.generation = registered.generation
+            if registered.waits_for == 0:
+                return
+            yield "sleep", dataset
+
+    def _train(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+        if self.generation == self._trained_in:
+            # Its hand of this generation is half read: only a new generation, for everyone, makes it whole again.
+            self._reincarnate()
+            raise RejoinError
+        self._trained_in = self.generation
+        point = yield from self._ask(c.AskRestorePoint)
+        assert isinstance(point, RestorePoint)
+        base_step = None if point.checkpoint is None else point.checkpoint.step
+        hand = yield from self._ask(c.TakeHand, dataset_id="d", epoch=0)
+        assert isinstance(hand, Hand)
+        self.world.dealt(self.generation, self.worker_id, hand.spans)
+        rest = hand.spans.tolist()
+        seen: list[int] = []
+        self.step = 0 if base_step is None else base_step
+        while True:
+            self.step += 1
+            spans, rest = _take(rest, self.world.batch)
+            if spans:
+                self._sequence += 1
+                yield from self._ask(
+                    c.ReportProgress,
+                    sequence=self._sequence,
+                    dataset_id="d",
+                    epoch=0,
+                    step=self.step,
+                    spans=tuple(spans),
+                )
+                seen += [sample for shard, start, stop in spans for sample in self.world.samples[shard][start:stop]]
+            left = yield from self._meet(f"step-{self.step}", payload=str(sum(b - a for _, a, b in rest)).encode())
+            if self.step % SAVE_EVERY == 0 or left == 0:
+                yield from self._save(Part(base_step, tuple(seen)))
+            if left == 0:
+                yield from self._finish()
+                return
+
+    def _save(self, part: Part) -> Generator[tuple[str, c.JobCommand], Any, None]:
+        path = f"step_{self.step}/{self.generation}-{self.worker_id}"
+        while True:
+            try:
+                self.world.store.write_part(path, part)
+                break
+            except StoreError:
+                yield "sleep", c.RegisterDataset(**self.world.dataset)
+        yield from self._ask(
+            c.AckPart, step=self.step, epoch=0, part=path, size_bytes=len(part.samples), digest="", tolerate=True
+        )
+
+    def _finish(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+        """Wait until the last checkpoint is committed, which nobody leaves before."""
+        while self.step not in self.world.store.manifests:
+            yield "sleep", c.RegisterDataset(**self.world.dataset)
+            heard = yield "ask", c.Heartbeat(worker_id=self.worker_id, incarnation=self.incarnation)
+            if not isinstance(heard, Heard) or heard.generation != self.generation:
+                if isinstance(heard, StaleIncarnationError):
+                    self._reincarnate()
+                raise RejoinError
+        self.finished = True
+        yield "ask", c.Goodbye(worker_id=self.worker_id, incarnation=self.incarnation)
+
+    def _ask(
+        self, kind: type[c.FencedCommand], *, tolerate: bool = False, **fields: Any
+    ) -> Generator[tuple[str, c.JobCommand], Any, Any]:
+        answer = yield "ask", self._fenced(kind, **fields)
+        if isinstance(answer, StaleIncarnationError):
+            self._reincarnate()
+            raise RejoinError
+        if isinstance(answer, StrataError) and not (tolerate and "has its checkpoint already" in str(answer)):
+            raise RejoinError
+        return answer
+
+    def _meet(self, name: str, payload: bytes) -> Generator[tuple[str, c.JobCommand], Any, int]:
+        released = yield "meet", self._fenced(c.ArriveAtBarrier, name=name, payload=payload, timeout_s=60.0)
+        if isinstance(released, StaleIncarnationError):
+            self._reincarnate()
+        if not isinstance(released, e.BarrierReleased) or released.generation != self.generation:
+            raise RejoinError
+        return sum(map(int, released.payloads))
+
+    def _write_manifest(self, wanted: e.ManifestWanted) -> None:
+        manifest = Manifest(wanted.step, wanted.epoch, tuple(part for part, _, _ in wanted.parts), wanted.cursors)
+        try:
+            written = self.world.store.write_manifest(manifest)
+        except StoreError:
+            return
+        self.world.manifest_written(written)
+        confirm = c.ConfirmCommit(
+            worker_id=self.worker_id,
+            incarnation=self.incarnation,
+            step=written.step,
+            epoch=written.epoch,
+            manifest=f"step_{written.step}/metadata.json",
+            cursors=written.cursors,
+        )
+        self.world.say(self, confirm, lambda _: None)
+
+    def _fenced(self, kind: type[c.FencedCommand], **fields: Any) -> c.FencedCommand:
+        return kind(worker_id=self.worker_id, incarnation=self.incarnation, generation=self.generation, **fields)
+
+    def _reincarnate(self) -> None:
+        self.incarnation = f"{self.incarnation}'"
+        self._sequence = 0
+
+    def _go_on(self, answer: object) -> None:
+        self._waiting = None
+        self._resume(lambda: self._run.send(answer))
+
+    def _resume(self, go: Callable[[], tuple[str, c.JobCommand]]) -> None:
+        try:
+            kind, command = go()
+        except StopIteration:
+            self.alive = False
+            return
+        self._wait_number += 1
+        self._waiting = self._wait_number, kind, command
+        self._send_again(self._wait_number)
+
+    def _send_again(self, number: int) -> None:
+        """Send what it waits for an answer to, until there is one."""
+        if not self.alive or self._waiting is None or self._waiting[0] != number:
+            return
+        _, kind, command = self._waiting
+        if kind == "sleep":
+            self.world.later(RETRY_S, self, lambda: self._wake(number))
+            return
+        self.world.say(self, command, lambda answer: self.receive_reply(number, answer))
+        self.world.later(RETRY_S, self, lambda: self._send_again(number))
+
+    def _wake(self, number: int) -> None:
+        if self.alive and self._waiting and self._waiting[0] == number:
+            self._go_on(None)
+
+
+def _take(rest: list[list[int]], count: int) -> tuple[list[tuple[int, int, int]], list[list[int]]]:
+    """Take the next samples of a hand; return them and what is left."""
+    taken = []
+    while rest and count:
+        shard, start, stop = rest[0]
+        end = min(stop, start + count)
+        taken.append((shard, start, end))
+        count -= end - start
+        rest = [[shard, end, stop], *rest[1:]] if end < stop else rest[1:]
+    return taken, rest
