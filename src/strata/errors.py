@@ -16,6 +16,7 @@
         ├── StaleGenerationError        the membership changed since: rejoin
         ├── IllegalTransitionError      a state cannot follow the one before
         ├── JobFullError                the job has as many workers as it may
+        ├── JobWaitingError             the job has not yet as many workers as it needs
         ├── QuotaExceededError          more of something than one job may have
         ├── OutOfOrderError             a report came before the one that precedes it
         ├── RestoreTooLateError         the data of this generation was dealt already
@@ -214,6 +215,19 @@ class JobFullError(ClusterError):
         super().__init__(
             f"worker {worker_id!r} cannot join job {job_id!r}, which has its {max_workers} workers; "
             "wait for one to leave, or raise the job's maximum"
+        )
+
+
+class JobWaitingError(ClusterError):
+    """The job has fewer workers than it needs to run."""
+
+    def __init__(self, job_id: str, *, missing: int, min_workers: int) -> None:
+        self.job_id = job_id
+        self.missing = missing
+        self.min_workers = min_workers
+        super().__init__(
+            f"job {job_id!r} waits for {missing} more of the {min_workers} workers that it needs; "
+            "ask again when the generation changes"
         )
 
 

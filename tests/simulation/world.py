@@ -336,6 +336,6 @@ class World:
         if model != Counter(range(self.order.total_samples)):
             raise ViolationError(f"the finished epoch was not seen exactly once: {sorted(model.elements())}")
         if self.cluster is not None:
-            missing, repeated = self.cluster.job("default").ledger.audit("d", 0)
-            if missing.count or repeated.count:
-                raise ViolationError(f"the audit of a finished epoch says: missing {missing}, repeated {repeated}")
+            audit = self.cluster.job("default").ledger.audit("d", 0)
+            if not audit.is_exactly_once:
+                raise ViolationError(f"the audit of a finished epoch says: {audit}")

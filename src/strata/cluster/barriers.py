@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from strata.cluster.commands import ArriveAtBarrier
@@ -31,6 +32,15 @@ class Barrier:
     arrivals: dict[str, tuple[float, bytes | None]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How a meeting went: who came, in the order of arrival, and how long the first one waited for the last."""
+
+    name: str
+    arrivals: tuple[str, ...]
+    waited_s: float
+
+
 class Barriers:
     """The open barriers of a job, and the last released ones; none of it is durable."""
 
@@ -38,7 +48,7 @@ class Barriers:
         self._job_id = job_id
         self._open: dict[str, Barrier] = {}
         self._released: dict[str, BarrierReleased] = {}
-        self.latencies_s: list[float] = []
+        self.history: deque[Release] = deque(maxlen=MAX_RELEASED)
 
     def open(self) -> list[Barrier]:
         """Return the barriers that someone waits at."""
@@ -114,6 +124,7 @@ class Barriers:
         if len(self._released) == MAX_RELEASED:
             del self._released[next(iter(self._released))]
         self._released[barrier.name] = released
+        self.history.append(Release(barrier.name, tuple(barrier.arrivals), released.waited_s))
         return released
 
     def _fail(self, barrier: Barrier, error: StrataError) -> BarrierFailed:

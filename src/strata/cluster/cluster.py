@@ -45,7 +45,8 @@ class Cluster:
     """All jobs of one coordinator, as a deterministic state machine without I/O.
 
     The durable commands, applied in their order to a new cluster, give the same snapshot to the byte. Whoever drives it
-    must journal a durable command before its reply or its effects leave the process.
+    must let no reply and no effect leave the process before every durable command that was applied until then is
+    journaled: also the answer to a heartbeat tells of the generation, and a generation that was told must not be lost.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:

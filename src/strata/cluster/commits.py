@@ -12,6 +12,9 @@ from typing import Any
 from strata.cluster.commands import AckPart
 from strata.errors import CheckpointExistsError
 
+# For so many committed steps it is remembered which parts they have, for acks whose reply was lost.
+MAX_REMEMBERED = 8
+
 
 @dataclass(slots=True)
 class Pending:
@@ -53,15 +56,21 @@ class Commits:
     def __init__(self) -> None:
         self.pending: dict[int, Pending] = {}
         self.committed: dict[int, Committed] = {}
+        self._parts_of: dict[int, list[str]] = {}
 
     def latest(self) -> Committed | None:
         """Return the newest committed checkpoint."""
         return self.committed[max(self.committed)] if self.committed else None
 
-    def ack(self, command: AckPart, workers: tuple[str, ...], *, now_s: float) -> Pending:
-        """Note a part; the first one begins the checkpoint, of the workers that are present then."""
+    def ack(self, command: AckPart, workers: tuple[str, ...], *, now_s: float) -> Pending | None:
+        """Note a part; the first one begins the checkpoint, of the workers that are present then.
+
+        Returns None if the part is in a checkpoint that is committed already.
+        """
         pending = self.pending.get(command.step)
         if command.step in self.committed:
+            if command.part in self._parts_of.get(command.step, ()):
+                return None  # its first reply was lost, and meanwhile all was well
             raise CheckpointExistsError(command.job_id, command.step)
         if pending is None:
             pending = Pending(command.step, command.epoch, command.generation, workers, now_s)
@@ -73,10 +82,14 @@ class Commits:
 
     def commit(self, checkpoint: Committed) -> bool:
         """Take a committed checkpoint into the index; return whether it is new there."""
-        self.pending.pop(checkpoint.step, None)
+        pending = self.pending.pop(checkpoint.step, None)
         if checkpoint.step in self.committed:
             return False
         self.committed[checkpoint.step] = checkpoint
+        if pending is not None:
+            self._parts_of[checkpoint.step] = sorted(part for part, _, _ in pending.parts.values())
+            for step in sorted(self._parts_of)[:-MAX_REMEMBERED]:
+                del self._parts_of[step]
         return True
 
     def abort(self, step: int) -> Pending | None:
@@ -104,6 +117,7 @@ class Commits:
         """Return what must survive a restart of the coordinator."""
         return {
             "committed": [[c.step, c.epoch, c.manifest, c.cursors] for _, c in sorted(self.committed.items())],
+            "parts_of": [[step, parts] for step, parts in sorted(self._parts_of.items())],
             "pending": [
                 {
                     "step": p.step,
@@ -122,6 +136,7 @@ class Commits:
         """Take over what :meth:`record` returned."""
         for row in record["committed"]:
             self.committed[row[0]] = Committed(*row)
+        self._parts_of = dict(record["parts_of"])
         for row in record["pending"]:
             parts = {worker: (part, size, digest) for worker, (part, size, digest) in row["parts"].items()}
             self.pending[row["step"]] = Pending(**{**row, "expected": tuple(row["expected"]), "parts": parts})

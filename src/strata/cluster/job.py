@@ -20,7 +20,7 @@ from strata.cluster.ledger import Ledger
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Done, Hand, Heard, Registered, Reply, RestorePoint
-from strata.errors import DatasetConflictError, QuotaExceededError, RestoreTooLateError
+from strata.errors import DatasetConflictError, JobWaitingError, QuotaExceededError, RestoreTooLateError
 
 Answer = tuple[Reply, list[Effect]]
 
@@ -36,6 +36,8 @@ class Job:
         self.barriers = Barriers(job_id)
         self.commits = Commits()
         self.ledger = Ledger()
+        # The answer to a heartbeat, by rank: the same until the membership changes.
+        self._heard: dict[int, Heard] = {}
         # The checkpoint that the present generation goes on from, once someone has asked.
         self._restored: tuple[int | None] | None = None
 
@@ -46,14 +48,13 @@ class Job:
                 f"min_workers={command.min_workers}, max_workers={command.max_workers}; use 1 <= min <= max"
             )
         self.membership.min_workers, self.membership.max_workers = command.min_workers, command.max_workers
+        self._heard.clear()
         self._say(now_s, None, "configured", f"{command.min_workers} to {command.max_workers or 'any'} workers")
         return Done(), []
 
     def register(self, command: c.RegisterWorker, now_s: float) -> Answer:
         """Take a worker in."""
-        if len(self.membership.everyone()) >= self._limits.max_workers_per_job and all(
-            member.worker_id != command.worker_id for member in self.membership.everyone()
-        ):
+        if self.membership.is_new(command.worker_id) and self.membership.size >= self._limits.max_workers_per_job:
             raise QuotaExceededError("workers in one job", limit=self._limits.max_workers_per_job)
         member, changed = self.membership.register(command, now_s=now_s)
         effects = self._new_generation(now_s, f"{command.worker_id} joined") if changed else []
@@ -69,13 +70,15 @@ class Job:
     def heartbeat(self, command: c.Heartbeat, now_s: float) -> Answer:
         """Note a sign of life."""
         member = self.membership.heartbeat(command, now_s=now_s)
-        reply = Heard(
-            rank=member.rank,
-            world_size=len(self.membership.present()),
-            generation=self.membership.generation,
-            waits_for=self.membership.waits_for(),
-        )
-        return reply, []
+        heard = self._heard.get(member.rank)
+        if heard is None:
+            heard = self._heard[member.rank] = Heard(
+                rank=member.rank,
+                world_size=len(self.membership.present()),
+                generation=self.membership.generation,
+                waits_for=self.membership.waits_for(),
+            )
+        return heard, []
 
     def say_goodbye(self, command: c.Goodbye, now_s: float) -> Answer:
         """Let a worker go."""
@@ -128,7 +131,7 @@ class Job:
 
     def ask_restore_point(self, command: c.AskRestorePoint, now_s: float) -> Answer:
         """Say where this generation goes on; the first to ask sets the ledger back."""
-        self._check(command)
+        self._check_running(command)
         if self._restored is None:
             if self.ledger.has_hands():
                 raise RestoreTooLateError(command.worker_id, generation=command.generation)
@@ -141,7 +144,7 @@ class Job:
 
     def take_hand(self, command: c.TakeHand, now_s: float) -> Answer:
         """Give a worker its samples."""
-        self._check(command)
+        self._check_running(command)
         workers = self.membership.ids()
         return Hand(spans=self.ledger.take_hand(command.dataset_id, command.epoch, command.worker_id, workers)), []
 
@@ -154,10 +157,11 @@ class Job:
     def ack_part(self, command: c.AckPart, now_s: float) -> Answer:
         """Note that a part is durable; with the last one, have the manifest written."""
         self._check(command)
-        if command.step not in self.commits.pending:
-            self._say(now_s, command.worker_id, "checkpoint begun", f"step {command.step}")
+        begins = command.step not in self.commits.pending and command.step not in self.commits.committed
         pending = self.commits.ack(command, self.membership.ids(), now_s=now_s)
-        if not pending.is_collecting or pending.missing():
+        if begins:
+            self._say(now_s, command.worker_id, "checkpoint begun", f"step {command.step}")
+        if pending is None or not pending.is_collecting or pending.missing():
             return Done(), []
         pending.cursors = self.ledger.cut(pending.step)
         return Done(), self._ask_for_manifest(pending, now_s)
@@ -234,9 +238,15 @@ class Job:
         self.membership.check(command)
         self.membership.check_generation(command.worker_id, command.generation)
 
+    def _check_running(self, command: c.FencedCommand) -> None:
+        self._check(command)
+        if missing := self.membership.waits_for():
+            raise JobWaitingError(self.job_id, missing=missing, min_workers=self.membership.min_workers)
+
     def _new_generation(self, now_s: float, reason: str) -> list[Effect]:
         """Void everything that belongs to the membership before; what is already durable stays."""
         generation = self.membership.generation
+        self._heard.clear()
         self._restored = None
         self.ledger.change_generation()
         effects = self.barriers.change_generation(generation)

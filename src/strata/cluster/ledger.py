@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,60 +18,91 @@ from strata.sharding import (
     StickyCursor,
     assign,
     cursor_from_json,
-    span_positions,
 )
 from strata.sharding.cursor import Spans
+from strata.sharding.permutation import Ints
+
+Span = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the model has seen of an epoch: all of it once, or exactly where it has not."""
+
+    total_samples: int
+    missing: Ints
+    repeated: Ints
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether every sample was seen, and none twice."""
+        return len(self.missing) == len(self.repeated) == 0
 
 
 class EpochLedger:
-    """The consumed positions of one epoch: what a checkpoint holds, and what came after it, step by step."""
+    """The consumed positions of one epoch: what a checkpoint holds, and what came after it, step by step.
+
+    Reports are only kept when they come, and put together when someone asks: reports come by the thousand in a second,
+    and questions with a checkpoint or a change of workers.
+    """
 
     def __init__(self, order: EpochOrder) -> None:
         self.order = order
         self._base = RangeSet()
-        self._later: list[tuple[int, RangeSet]] = []
-        self.consumed = RangeSet()
-        self.repeated = RangeSet()
+        self._repeated = RangeSet()
+        self._later: list[tuple[int, tuple[Span, ...]]] = []
 
-    def add(self, step: int, positions: RangeSet) -> None:
-        """Note that the model has seen these positions in ``step``; seeing one again is noted too, not hidden."""
-        self.repeated = self.repeated.union(self.consumed.intersection(positions))
-        self.consumed = self.consumed.union(positions)
-        self._later.append((step, positions))
+    @property
+    def consumed(self) -> RangeSet:
+        """What the model has seen until now."""
+        return self._total(self._later)[0]
+
+    @property
+    def repeated(self) -> RangeSet:
+        """What the model has seen more than once since it was last rolled back."""
+        return self._repeated.union(self._total(self._later)[1])
+
+    def add(self, step: int, spans: tuple[Span, ...]) -> None:
+        """Note that the model has seen these samples in ``step``; seeing one again is noted too, not hidden."""
+        for shard, start, stop in spans:
+            if not 0 <= shard < self.order.num_shards:
+                raise ValueError(f"shard {shard} of a dataset that has 0 to {self.order.num_shards - 1}")
+            length = min(self.order.shard_size, self.order.total_samples - shard * self.order.shard_size)
+            if not 0 <= start <= stop <= length:
+                raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {length}")
+        self._later.append((step, spans))
 
     def cut(self, step: int) -> RangeSet:
         """Return what the model of exactly ``step`` has seen."""
-        cut = self._base
-        for at_step, positions in self._later:
-            if at_step <= step:
-                cut = cut.union(positions)
-        return cut
+        return self._total([(at_step, spans) for at_step, spans in self._later if at_step <= step])[0]
 
     def settle(self, step: int) -> None:
         """Fold what a committed checkpoint of ``step`` holds into one set; cuts before it are not asked for again."""
-        self._base = self.cut(step)
-        self._later = [(at_step, positions) for at_step, positions in self._later if at_step > step]
+        before = [(at_step, spans) for at_step, spans in self._later if at_step <= step]
+        self._base, repeated = self._total(before)
+        self._repeated = self._repeated.union(repeated)
+        self._later = [(at_step, spans) for at_step, spans in self._later if at_step > step]
 
     def roll_back(self, consumed: RangeSet) -> None:
         """Forget everything but what a restored checkpoint has seen."""
-        self._base = self.consumed = consumed
-        self._later = []
-        self.repeated = RangeSet()
+        self._base, self._repeated, self._later = consumed, RangeSet(), []
 
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
-        return {
-            "base": self._base.to_runs(),
-            "later": [[step, positions.to_runs()] for step, positions in self._later],
-            "repeated": self.repeated.to_runs(),
-        }
+        return {"base": self._base.to_runs(), "repeated": self._repeated.to_runs(), "later": self._later}
 
     def restore(self, record: dict[str, Any]) -> None:
         """Take over what :meth:`record` returned."""
-        self._base = self.consumed = RangeSet.from_runs(record["base"])
-        for step, runs in record["later"]:
-            self.add(step, RangeSet.from_runs(runs))
-        self.repeated = RangeSet.from_runs(record["repeated"])
+        self._base, self._repeated = RangeSet.from_runs(record["base"]), RangeSet.from_runs(record["repeated"])
+        self._later = [(step, tuple((a, b, c) for a, b, c in spans)) for step, spans in record["later"]]
+
+    def _total(self, reports: list[tuple[int, tuple[Span, ...]]]) -> tuple[RangeSet, RangeSet]:
+        """Return what the base and the reports hold together, and what more than one of them holds."""
+        rows = np.array([span for _, spans in reports for span in spans], dtype=np.int64).reshape(-1, 3)
+        begins = self.order.begins_of(self.order.ranks_of(rows[:, 0]))
+        starts = np.append(self._base.starts, begins + rows[:, 1])
+        stops = np.append(self._base.stops, begins + rows[:, 2])
+        return RangeSet(starts, stops), RangeSet.covered_twice(starts, stops)
 
 
 class Ledger:
@@ -120,9 +152,7 @@ class Ledger:
             return False
         if command.sequence > last + 1:
             raise OutOfOrderError(command.worker_id, expected=last + 1, sent=command.sequence)
-        epoch_ledger = self._epoch(command.dataset_id, command.epoch)
-        spans = np.array(command.spans, dtype=np.int64).reshape(-1, 3)
-        epoch_ledger.add(command.step, span_positions(epoch_ledger.order, spans))
+        self._epoch(command.dataset_id, command.epoch).add(command.step, command.spans)
         self._sequences[command.worker_id] = command.incarnation, command.sequence
         return True
 
@@ -158,10 +188,12 @@ class Ledger:
         for key, epoch_ledger in self._epochs.items():
             epoch_ledger.roll_back(restored.get(key, RangeSet()))
 
-    def audit(self, dataset_id: str, epoch: int) -> tuple[RangeSet, RangeSet]:
-        """Return the positions of an epoch that the model has not seen, and those that it has seen more than once."""
+    def audit(self, dataset_id: str, epoch: int) -> Audit:
+        """Say exactly which samples of an epoch the model has not seen, and which it has seen more than once."""
         epoch_ledger = self._epoch(dataset_id, epoch)
-        return epoch_ledger.consumed.complement(epoch_ledger.order.total_samples), epoch_ledger.repeated
+        order, consumed = epoch_ledger.order, epoch_ledger.consumed
+        missing = consumed.complement(order.total_samples)
+        return Audit(order.total_samples, _samples(order, missing), _samples(order, epoch_ledger.repeated))
 
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
@@ -202,3 +234,9 @@ class Ledger:
         if key not in self._epochs:
             self._epochs[key] = EpochLedger(self.datasets[dataset_id].order(epoch=epoch))
         return self._epochs[key]
+
+
+def _samples(order: EpochOrder, positions: RangeSet) -> Ints:
+    """Return the samples at these positions, ascending."""
+    runs = [np.arange(start, stop) for start, stop in positions]
+    return np.sort(order.samples_at(np.concatenate(runs))) if runs else np.empty(0, dtype=np.int64)

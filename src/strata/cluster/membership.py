@@ -72,22 +72,33 @@ class Membership:
         self._lease_s = lease_s
         self._grace_s = grace_s
         self._members: dict[str, Member] = {}
+        self._present: list[Member] = []
+        self._ids: tuple[str, ...] = ()
 
     def present(self) -> list[Member]:
         """Return the workers that are neither failed nor gone, in the order of their ranks."""
-        return sorted((m for m in self._members.values() if m.state not in GONE), key=lambda member: member.rank)
+        return self._present
 
     def everyone(self) -> list[Member]:
         """Return all workers that ever registered, by name."""
         return [self._members[worker_id] for worker_id in sorted(self._members)]
 
+    @property
+    def size(self) -> int:
+        """How many workers ever registered."""
+        return len(self._members)
+
+    def is_new(self, worker_id: str) -> bool:
+        """Whether no worker of that name ever registered."""
+        return worker_id not in self._members
+
     def ids(self) -> tuple[str, ...]:
         """Return the names of the workers present, in the order of their ranks."""
-        return tuple(member.worker_id for member in self.present())
+        return self._ids
 
     def waits_for(self) -> int:
         """Return how many workers are missing before the job can run."""
-        return max(0, self.min_workers - len(self.present()))
+        return max(0, self.min_workers - len(self._present))
 
     def register(self, command: RegisterWorker, *, now_s: float) -> tuple[Member, bool]:
         """Take a worker in; return it, and whether the membership changed."""
@@ -95,13 +106,13 @@ class Membership:
         if known is not None and known.incarnation == command.incarnation and known.state not in GONE:
             self._renew(known, now_s)
             return known, False
-        others = [member for member in self.present() if member.worker_id != command.worker_id]
-        if self.max_workers is not None and len(others) >= self.max_workers:
+        others = len(self._present) - (known is not None and known.state not in GONE)
+        if self.max_workers is not None and others >= self.max_workers:
             raise JobFullError(command.job_id, command.worker_id, max_workers=self.max_workers)
         member = Member(
             worker_id=command.worker_id,
             incarnation=command.incarnation,
-            rank=len(others) if known is None else known.rank,
+            rank=others if known is None else known.rank,
             address=command.address,
             gpu_count=command.gpu_count,
             memory_bytes=command.memory_bytes,
@@ -109,16 +120,23 @@ class Membership:
         )
         self._members[command.worker_id] = member
         self._renew(member, now_s)
-        self._change()
+        if known is None and command.preferred_rank in (None, member.rank):
+            # It goes behind all others, and nobody moves: a thousand workers join in no time.
+            self.generation += 1
+            self._present.append(member)
+            self._ids += (member.worker_id,)
+        else:
+            self._change()
         return member, True
 
     def heartbeat(self, command: Heartbeat, *, now_s: float) -> Member:
         """Note a sign of life and what the worker says of itself."""
         member = self.check(command)
-        if command.state not in TRANSITIONS[member.state]:
-            raise IllegalTransitionError(command.worker_id, current=member.state, wanted=command.state)
-        member.state, member.step, member.epoch = command.state, command.step, command.epoch
-        member.resources = command.resources
+        if command.state is not member.state:
+            if command.state not in TRANSITIONS[member.state]:
+                raise IllegalTransitionError(command.worker_id, current=member.state, wanted=command.state)
+            member.state = command.state
+        member.step, member.epoch, member.resources = command.step, command.epoch, command.resources
         self._renew(member, now_s)
         return member
 
@@ -174,6 +192,7 @@ class Membership:
         self.min_workers, self.max_workers = record["min_workers"], record["max_workers"]
         for row in record["members"]:
             self._members[row["worker_id"]] = Member(**{**row, "state": WorkerState(row["state"])})
+        self._sort()
 
     def _remove(self, workers: list[tuple[str, str]] | tuple[tuple[str, str], ...], state: WorkerState) -> bool:
         found = [
@@ -199,6 +218,12 @@ class Membership:
         wishes = {m.worker_id: (m.rank if m.preferred_rank is None else m.preferred_rank) for m in members}
         for worker_id, rank in deal_ranks(wishes).items():
             self._members[worker_id].rank = rank
+        self._sort()
+
+    def _sort(self) -> None:
+        here = (member for member in self._members.values() if member.state not in GONE)
+        self._present = sorted(here, key=lambda member: member.rank)
+        self._ids = tuple(member.worker_id for member in self._present)
 
 
 def deal_ranks(wishes: dict[str, int]) -> dict[str, int]:

@@ -49,11 +49,19 @@ class RangeSet:
         """Return what is in either set."""
         return RangeSet(np.append(self._starts, other.starts), np.append(self._stops, other.stops))
 
+    @classmethod
+    def covered_twice(cls, starts: Ints, stops: Ints) -> RangeSet:
+        """Return what more than one of the ranges [start, stop) covers."""
+        edges = np.concatenate((starts, stops))
+        order = np.argsort(edges, kind="stable")
+        depth = np.cumsum(np.where(order < len(starts), 1, -1))
+        # Between an edge and the next, the depth is the number of ranges that cover what lies between.
+        deep = np.flatnonzero(depth[:-1] > 1)
+        return cls(edges[order[deep]], edges[order[deep + 1]])
+
     def intersection(self, other: RangeSet) -> RangeSet:
         """Return what is in both sets."""
-        parts = [other.within(start, stop) for start, stop in self]
-        starts = np.concatenate([part.starts for part in parts]) if parts else np.empty(0, np.int64)
-        return RangeSet(starts, np.concatenate([part.stops for part in parts]) if parts else starts)
+        return RangeSet.covered_twice(np.append(self._starts, other.starts), np.append(self._stops, other.stops))
 
     def complement(self, end: int) -> RangeSet:
         """Return what of [0, ``end``) is not in this set."""

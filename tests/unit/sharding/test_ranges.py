@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,14 @@ def test_union_is_the_union(first: list[tuple[int, int]], second: list[tuple[int
     assert members(left.intersection(right)) == left_twin & right_twin
     assert left.union(right) == right.union(left)
     assert hash(left.union(right)) == hash(right.union(left))
+
+
+@given(PAIRS)
+def test_what_is_covered_twice_is_found(pairs: list[tuple[int, int]]) -> None:
+    real = [(start, stop) for start, stop in pairs if start < stop]
+    times = Counter(number for start, stop in real for number in range(start, stop))
+    twice = RangeSet.covered_twice(np.array([a for a, _ in real], np.int64), np.array([b for _, b in real], np.int64))
+    assert members(twice) == {number for number, count in times.items() if count > 1}
 
 
 @given(PAIRS, st.integers(0, 70))
