@@ -54,6 +54,10 @@ class Barriers:
         """Return the barriers that someone waits at."""
         return list(self._open.values())
 
+    def is_open(self, name: str) -> bool:
+        """Whether someone waits at the barrier."""
+        return name in self._open
+
     def arrive(self, command: ArriveAtBarrier, membership: Membership, *, now_s: float) -> list[Effect]:
         """Note an arrival; the last one releases everyone. The same arrival again changes nothing."""
         if command.payload is not None and len(command.payload) > MAX_PAYLOAD_BYTES:

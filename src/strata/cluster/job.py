@@ -99,7 +99,7 @@ class Job:
     def arrive(self, command: c.ArriveAtBarrier, now_s: float) -> Answer:
         """Note an arrival at a barrier."""
         self._check(command)
-        if len(self.barriers.open()) >= self._limits.max_barriers_per_job:
+        if not self.barriers.is_open(command.name) and len(self.barriers.open()) >= self._limits.max_barriers_per_job:
             raise QuotaExceededError("open barriers in one job", limit=self._limits.max_barriers_per_job)
         return Done(), self.barriers.arrive(command, self.membership, now_s=now_s)
 

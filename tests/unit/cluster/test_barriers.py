@@ -1,0 +1,134 @@
+"""Barriers are released once, for everyone, or end with a reason; never with silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strata.cluster import Limits
+from strata.cluster import commands as c
+from strata.cluster import events as e
+from strata.cluster.barriers import MAX_PAYLOAD_BYTES
+from strata.errors import (
+    BarrierCancelledError,
+    BarrierTimeoutError,
+    GenerationChangedError,
+    PayloadTooLargeError,
+    QuotaExceededError,
+)
+from tests.unit.cluster.conftest import Bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.join("a", "b", "c")
+    return bench
+
+
+def arrive(bench: Bench, worker: str, name: str = "epoch", **fields: Any) -> list[e.Effect]:
+    effects: list[e.Effect] = bench.say(c.ArriveAtBarrier, worker, name=name, **fields)[1]
+    return effects
+
+
+def test_the_last_arrival_releases_everyone_once(bench: Bench) -> None:
+    assert arrive(bench, "b") == arrive(bench, "a") == []
+    (released,) = arrive(bench, "c")
+    assert isinstance(released, e.BarrierReleased)
+    assert released.to == ("a", "b", "c")
+    assert bench.job.barriers.open() == []
+
+
+def test_arriving_again_while_waiting_counts_once(bench: Bench) -> None:
+    arrive(bench, "a")
+    arrive(bench, "a")
+    assert arrive(bench, "b") == []
+
+
+def test_who_did_not_hear_the_release_is_told_again_alone(bench: Bench) -> None:
+    for worker in "abc":
+        arrive(bench, worker, payload=worker.encode())
+    (again,) = arrive(bench, "b", payload=b"b")
+    assert isinstance(again, e.BarrierReleased)
+    assert (again.to, again.payloads) == (("b",), (b"a", b"b", b"c"))
+
+
+def test_an_exchange_gives_everyone_all_payloads_in_the_order_of_ranks(bench: Bench) -> None:
+    arrive(bench, "c", payload=b"from c")
+    arrive(bench, "a", payload=b"from a")
+    (released,) = arrive(bench, "b", payload=b"")
+    assert isinstance(released, e.BarrierReleased)
+    assert released.payloads == (b"from a", b"", b"from c")
+
+
+def test_a_payload_has_a_limit(bench: Bench) -> None:
+    arrive(bench, "a", payload=bytes(MAX_PAYLOAD_BYTES))
+    with pytest.raises(PayloadTooLargeError, match="1048577 bytes are too many for exchange 'big'"):
+        arrive(bench, "b", name="big", payload=bytes(MAX_PAYLOAD_BYTES + 1))
+
+
+def test_fewer_participants_can_be_expected(bench: Bench) -> None:
+    arrive(bench, "a", expected=2)
+    (released,) = arrive(bench, "c", expected=2)
+    assert released.to == ("a", "c")
+
+
+def test_a_timeout_names_who_is_missing_and_what_they_were_doing(bench: Bench) -> None:
+    bench.beat("b", state=c.WorkerState.CHECKPOINTING, step=120)
+    arrive(bench, "a", timeout_s=5.0)
+    assert bench.pass_time(4.9) == []
+    (failed,) = bench.pass_time(0.2)
+    assert isinstance(failed, e.BarrierFailed)
+    assert failed.to == ("a",)
+    assert isinstance(failed.error, BarrierTimeoutError)
+    assert str(failed.error) == (
+        "barrier 'epoch' timed out with 1 of 3: missing b (rank 1, checkpointing, step 120, silent for 5.1 s), "
+        "c (rank 2, initializing, step 0, silent for 5.1 s); look at their logs"
+    )
+    assert bench.job.barriers.open() == []
+
+
+def test_a_change_of_generation_sends_everyone_away(bench: Bench) -> None:
+    arrive(bench, "a")
+    arrive(bench, "b", name="other")
+    effects = bench.say(c.Goodbye, "c")[1]
+    failed = [effect for effect in effects if isinstance(effect, e.BarrierFailed)]
+    assert {(effect.name, effect.to) for effect in failed} == {("epoch", ("a",)), ("other", ("b",))}
+    assert all(isinstance(effect.error, GenerationChangedError) for effect in failed)
+
+
+def test_a_name_can_be_used_again_in_a_new_generation(bench: Bench) -> None:
+    for worker in "abc":
+        arrive(bench, worker)
+    bench.join("c", incarnation="2")
+    assert arrive(bench, "a") == []
+
+
+def test_cancelling_sends_everyone_away_with_the_reason(bench: Bench) -> None:
+    arrive(bench, "a")
+    (failed,) = bench.apply(c.CancelBarrier(name="epoch", reason="operator"))[1]
+    assert isinstance(failed, e.BarrierFailed)
+    assert isinstance(failed.error, BarrierCancelledError)
+    assert "operator" in str(failed.error)
+    assert bench.apply(c.CancelBarrier(name="nobody is here"))[1] == []
+
+
+def test_the_order_of_arrival_and_the_wait_are_kept(bench: Bench) -> None:
+    arrive(bench, "c")
+    bench.now_s += 2.5
+    arrive(bench, "a")
+    bench.now_s += 1.0
+    arrive(bench, "b")
+    (release,) = bench.job.barriers.history
+    assert (release.arrivals, release.waited_s) == (("c", "a", "b"), 3.5)
+
+
+def test_open_barriers_are_bounded() -> None:
+    small = Bench(Limits(max_barriers_per_job=1))
+    small.join("a", "b")
+    arrive(small, "a", name="first")
+    with pytest.raises(QuotaExceededError, match="open barriers"):
+        arrive(small, "a", name="second")
+    (released,) = arrive(small, "b", name="first")
+    assert released.to == ("a", "b")

@@ -1,0 +1,183 @@
+"""A checkpoint is committed when its manifest is in storage, is never half announced, and outlives its writers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from strata.cluster import commands as c
+from strata.cluster import events as e
+from strata.errors import CheckpointExistsError, StaleGenerationError
+from tests.unit.cluster.conftest import Bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.join("a", "b", "c")
+    return bench
+
+
+def ack(bench: Bench, worker: str, step: int = 10, **fields: Any) -> list[e.Effect]:
+    fields = {"epoch": 0, "part": f"step_{step}/{worker}", "size_bytes": 5, "digest": worker, **fields}
+    effects: list[e.Effect] = bench.say(c.AckPart, worker, step=step, **fields)[1]
+    return effects
+
+
+def confirm(bench: Bench, worker: str, step: int = 10, cursors: str = "[]") -> list[e.Effect]:
+    manifest = f"step_{step}/metadata.json"
+    effects: list[e.Effect] = bench.say(
+        c.ConfirmCommit, worker, step=step, epoch=0, manifest=manifest, cursors=cursors
+    )[1]
+    return effects
+
+
+def commit(bench: Bench, step: int) -> None:
+    for worker in bench.job.membership.ids():
+        ack(bench, worker, step)
+    confirm(bench, bench.job.membership.ids()[0], step)
+
+
+def test_with_the_last_part_the_lowest_rank_is_asked_for_the_manifest(bench: Bench) -> None:
+    assert ack(bench, "c") == ack(bench, "a") == []
+    (wanted,) = ack(bench, "b")
+    assert isinstance(wanted, e.ManifestWanted)
+    assert wanted.to == ("a",)
+    assert wanted.parts == (("step_10/a", 5, "a"), ("step_10/b", 5, "b"), ("step_10/c", 5, "c"))
+
+
+def test_a_commit_is_announced_to_everyone_once(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    (announced,) = confirm(bench, "a")
+    assert isinstance(announced, e.CheckpointCommitted)
+    assert (announced.step, announced.to) == (10, ("a", "b", "c"))
+    assert confirm(bench, "b") == []
+    latest = bench.job.commits.latest()
+    assert latest is not None
+    assert latest.step == 10
+
+
+def test_an_ack_that_is_sent_twice_counts_once_even_after_the_commit(bench: Bench) -> None:
+    ack(bench, "a")
+    assert ack(bench, "a") == []
+    ack(bench, "b")
+    ack(bench, "c")
+    confirm(bench, "a")
+    assert ack(bench, "c") == []
+    assert bench.job.commits.pending == {}
+
+
+def test_another_save_of_a_committed_step_is_refused(bench: Bench) -> None:
+    commit(bench, 10)
+    with pytest.raises(CheckpointExistsError, match="step 10 of job 'default' has its checkpoint already"):
+        ack(bench, "a", part="step_10/other")
+
+
+def test_if_the_asked_worker_dies_the_next_one_is_asked(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    bench.apply(c.FailWorkers(workers=(("a", "1"),), reason="killed"))
+    wanted = [effect for effect in bench.pass_time(0.1) if isinstance(effect, e.ManifestWanted)]
+    assert len(wanted) == 1
+    assert wanted[0].to[0] in {"b", "c"}
+    assert wanted[0].parts[0] == ("step_10/a", 5, "a")
+
+
+def test_a_worker_that_is_slow_with_the_manifest_is_followed_by_the_next(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    asked = []
+    for _ in range(4):
+        bench.beat("a"), bench.beat("b"), bench.beat("c")
+        for _ in range(4):
+            bench.pass_time(8), bench.beat("a"), bench.beat("b"), bench.beat("c")
+        asked += [p.asked for p in bench.job.commits.pending.values()]
+    assert asked == [2, 3, 4, 5]
+
+
+def test_a_worker_that_dies_before_its_part_ends_the_checkpoint(bench: Bench) -> None:
+    ack(bench, "a")
+    effects = bench.apply(c.FailWorkers(workers=(("c", "1"),), reason="killed"))[1]
+    (aborted,) = [effect for effect in effects if isinstance(effect, e.CheckpointAborted)]
+    assert (aborted.step, aborted.to) == (10, ("a", "b"))
+    with pytest.raises(StaleGenerationError):
+        ack(bench, "b", generation=3)
+    assert bench.job.commits.pending == {}
+
+
+def test_parts_that_do_not_come_in_time_end_the_checkpoint_and_are_named(bench: Bench) -> None:
+    ack(bench, "a")
+    effects: list[e.Effect] = []
+    for _ in range(13):
+        effects += bench.pass_time(8)
+        for worker in "abc":
+            bench.beat(worker)
+    (aborted,) = effects
+    assert isinstance(aborted, e.CheckpointAborted)
+    assert aborted.reason == "no part of b, c in 100 s"
+
+
+def test_a_manifest_that_turns_up_after_all_is_the_truth(bench: Bench) -> None:
+    bench.apply(c.AdoptCheckpoints(checkpoints=((30, 1, "step_30/metadata.json", "[]"),)))
+    latest = bench.job.commits.latest()
+    assert latest is not None
+    assert (latest.step, latest.epoch) == (30, 1)
+
+
+def test_the_newest_checkpoint_is_never_forgotten(bench: Bench) -> None:
+    for step in (10, 20, 30):
+        commit(bench, step)
+    assert bench.job.commits.surplus(keep_count=2) == [10]
+    assert bench.job.commits.surplus(keep_count=0) == [10, 20]
+    bench.apply(c.ForgetCheckpoints(steps=(10, 30, 99)))
+    assert sorted(bench.job.commits.committed) == [20, 30]
+
+
+def test_the_checkpoint_that_a_generation_goes_on_from_is_not_forgotten(bench: Bench) -> None:
+    commit(bench, 10)
+    bench.say(c.AskRestorePoint, "a")
+    commit(bench, 20)
+    bench.apply(c.ForgetCheckpoints(steps=(10,)))
+    assert sorted(bench.job.commits.committed) == [10, 20]
+    reply = bench.say(c.AskRestorePoint, "b")[0]
+    assert reply.checkpoint.step == 10
+
+
+def test_a_restart_of_the_coordinator_goes_on_with_what_is_pending(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    ack(bench, "a", step=20)
+    again = bench.restarted()
+    (wanted,) = again.pass_time(0.1)
+    assert isinstance(wanted, e.ManifestWanted)
+    assert wanted.step == 10
+    ack(again, "b", step=20)
+    (second,) = ack(again, "c", step=20)
+    assert isinstance(second, e.ManifestWanted)
+
+
+def test_the_cut_holds_what_was_seen_up_to_the_step_and_nothing_after(bench: Bench) -> None:
+    bench.apply(c.RegisterDataset(dataset_id="d", total_samples=30, shard_size=10))
+    report = {"dataset_id": "d", "epoch": 0}
+    bench.say(c.ReportProgress, "a", sequence=1, step=10, spans=((0, 0, 5),), **report)
+    bench.say(c.ReportProgress, "b", sequence=1, step=10, spans=((1, 0, 5),), **report)
+    ack(bench, "a")
+    bench.say(c.ReportProgress, "a", sequence=2, step=11, spans=((0, 5, 8),), **report)
+    ack(bench, "b")
+    (wanted,) = ack(bench, "c")
+    assert isinstance(wanted, e.ManifestWanted)
+    assert json.loads(wanted.cursors) == [{"dataset_id": "d", "order": "sticky", "epoch": 0, "consumed": [0, 5, 5, 5]}]
+
+
+def test_a_commit_while_an_older_step_still_collects_leaves_the_older_cut_possible(bench: Bench) -> None:
+    bench.apply(c.RegisterDataset(dataset_id="d", total_samples=30, shard_size=10))
+    ack(bench, "a", step=10)
+    bench.say(c.ReportProgress, "a", sequence=1, step=15, dataset_id="d", epoch=0, spans=((0, 0, 5),))
+    commit(bench, 20)
+    ack(bench, "b", step=10)
+    (wanted,) = ack(bench, "c", step=10)
+    assert isinstance(wanted, e.ManifestWanted)
+    assert json.loads(wanted.cursors)[0]["consumed"] == []

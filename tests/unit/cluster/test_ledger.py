@@ -1,0 +1,156 @@
+"""The ledger is what the model has seen: reported once, cut exactly, rolled back with the model, and audited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata.cluster import Cluster
+from strata.cluster import commands as c
+from strata.cluster.replies import Hand
+from strata.errors import (
+    DamagedRecordError,
+    DatasetConflictError,
+    OutOfOrderError,
+    RestoreTooLateError,
+    UnknownDatasetError,
+)
+from tests.unit.cluster.conftest import Bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.apply(c.RegisterDataset(dataset_id="d", total_samples=95, shard_size=10, shuffle=True, seed=3))
+    bench.join("a", "b", "c")
+    return bench
+
+
+def hand(bench: Bench, worker: str) -> np.ndarray:
+    reply = bench.say(c.TakeHand, worker, dataset_id="d", epoch=0)[0]
+    assert isinstance(reply, Hand)
+    return reply.spans
+
+
+def report(bench: Bench, worker: str, sequence: int, spans: Any, step: int = 1) -> None:
+    rows = tuple(tuple(row) for row in np.asarray(spans).tolist())
+    bench.say(c.ReportProgress, worker, sequence=sequence, dataset_id="d", epoch=0, step=step, spans=rows)
+
+
+def consume_all(bench: Bench, sequence: int = 1) -> None:
+    for worker in bench.job.membership.ids():
+        report(bench, worker, sequence, hand(bench, worker))
+
+
+def test_hands_are_disjoint_and_together_all_samples(bench: Bench) -> None:
+    hands = [hand(bench, worker) for worker in "abc"]
+    shards = np.concatenate([spans[:, 0] for spans in hands])
+    assert sorted(shards.tolist()) == list(range(10))
+    assert sum((spans[:, 2] - spans[:, 1]).sum() for spans in hands) == 95
+
+
+def test_a_hand_is_the_same_whenever_it_is_asked_for_in_a_generation(bench: Bench) -> None:
+    first = hand(bench, "a")
+    report(bench, "a", 1, first[:1])
+    assert np.array_equal(hand(bench, "a"), first)
+    assert np.array_equal(hand(bench.restarted(), "a"), first)
+
+
+def test_an_epoch_that_everyone_finished_passes_the_audit(bench: Bench) -> None:
+    consume_all(bench)
+    assert bench.job.ledger.audit("d", 0).is_exactly_once
+
+
+def test_the_audit_lists_exactly_what_is_missing_and_what_is_repeated(bench: Bench) -> None:
+    order = bench.job.ledger.datasets["d"].order(epoch=0)
+    report(bench, "a", 1, [(4, 0, 10)])
+    report(bench, "b", 1, [(4, 8, 10), (9, 0, 5)])
+    audit = bench.job.ledger.audit("d", 0)
+    assert audit.repeated.tolist() == sorted(order.samples_of(4, 8, 10).tolist())
+    seen = set(range(40, 50)) | set(range(90, 95))
+    assert audit.missing.tolist() == sorted(set(range(95)) - seen)
+
+
+def test_a_report_that_is_sent_twice_counts_once_and_a_gap_is_refused(bench: Bench) -> None:
+    report(bench, "a", 1, [(4, 0, 5)])
+    report(bench, "a", 1, [(4, 0, 5)])
+    assert len(bench.job.ledger.audit("d", 0).repeated) == 0
+    with pytest.raises(OutOfOrderError, match="sent report 3 before report 2"):
+        report(bench, "a", 3, [(4, 5, 6)])
+    again = bench.restarted()
+    report(again, "a", 1, [(4, 0, 5)])
+    assert len(again.job.ledger.audit("d", 0).repeated) == 0
+
+
+def test_what_is_left_is_dealt_anew_in_a_new_generation(bench: Bench) -> None:
+    first = hand(bench, "a")
+    report(bench, "a", 1, first[:2])
+    bench.apply(c.FailWorkers(workers=(("c", "1"),), reason="killed"))
+    hands = [hand(bench, worker) for worker in "ab"]
+    assert sum((spans[:, 2] - spans[:, 1]).sum() for spans in hands) == 95 - (first[:2, 2] - first[:2, 1]).sum()
+
+
+def test_a_restore_voids_what_was_reported_after_the_checkpoint(bench: Bench) -> None:
+    first = hand(bench, "a")
+    report(bench, "a", 1, first[:1], step=1)
+    for worker in "abc":
+        bench.say(c.AckPart, worker, step=1, epoch=0, part=worker, size_bytes=0, digest="")
+    cursors = bench.job.commits.pending[1].cursors
+    bench.say(c.ConfirmCommit, "a", step=1, epoch=0, manifest="m", cursors=cursors)
+    report(bench, "a", 2, first[1:2], step=2)
+    bench.join("c", incarnation="2")
+    point = bench.say(c.AskRestorePoint, "a")[0]
+    assert point.checkpoint.step == 1
+    assert len(bench.job.ledger.audit("d", 0).missing) == 95 - (first[0, 2] - first[0, 1])
+
+
+def test_without_a_checkpoint_a_restore_begins_at_the_beginning(bench: Bench) -> None:
+    report(bench, "a", 1, hand(bench, "a"))
+    bench.join("c", incarnation="2")
+    assert bench.say(c.AskRestorePoint, "b")[0].checkpoint is None
+    assert len(bench.job.ledger.audit("d", 0).missing) == 95
+
+
+def test_all_workers_of_a_generation_get_the_same_restore_point(bench: Bench) -> None:
+    assert bench.say(c.AskRestorePoint, "a")[0].checkpoint is None
+    bench.say(c.ConfirmCommit, "a", step=5, epoch=0, manifest="m", cursors="[]")
+    assert bench.say(c.AskRestorePoint, "b")[0].checkpoint is None
+
+
+def test_a_restore_after_data_was_dealt_is_too_late(bench: Bench) -> None:
+    hand(bench, "a")
+    with pytest.raises(RestoreTooLateError, match="its data was dealt already"):
+        bench.say(c.AskRestorePoint, "b")
+
+
+@pytest.mark.parametrize("spans", [((10, 0, 1),), ((0, 0, 11),), ((9, 0, 6),), ((0, 5, 4),), ((-1, 0, 1),)])
+def test_spans_outside_the_dataset_are_refused_and_change_nothing(bench: Bench, spans: Any) -> None:
+    before = bench.cluster.snapshot()
+    with pytest.raises(ValueError, match=r"of shard|of a dataset"):
+        report(bench, "a", 1, spans)
+    report(bench, "a", 1, [(0, 0, 1)])
+    assert bench.cluster.snapshot() != before
+
+
+def test_datasets_are_registered_once_and_others_are_unknown(bench: Bench) -> None:
+    bench.apply(c.RegisterDataset(dataset_id="d", total_samples=95, shard_size=10, shuffle=True, seed=3))
+    with pytest.raises(DatasetConflictError):
+        bench.apply(c.RegisterDataset(dataset_id="d", total_samples=96, shard_size=10))
+    with pytest.raises(UnknownDatasetError):
+        bench.say(c.TakeHand, "a", dataset_id="x", epoch=0)
+
+
+def test_a_snapshot_brings_everything_back_to_the_byte(bench: Bench) -> None:
+    consume_all(bench)
+    for worker in "ab":
+        bench.say(c.AckPart, worker, step=1, epoch=0, part=worker, size_bytes=0, digest="")
+    again = Cluster()
+    again.restore(bench.cluster.snapshot())
+    assert again.snapshot() == bench.cluster.snapshot()
+
+
+def test_a_snapshot_of_another_version_is_refused() -> None:
+    with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 1"):
+        Cluster().restore(b'{"version": 9}')

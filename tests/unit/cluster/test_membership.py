@@ -1,0 +1,197 @@
+"""Who is in a job, in which rank and generation, and when someone counts as dead."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.cluster import Limits
+from strata.cluster import commands as c
+from strata.cluster import events as e
+from strata.cluster.commands import WorkerState
+from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks
+from strata.errors import (
+    IllegalTransitionError,
+    InvalidIdError,
+    JobFullError,
+    JobWaitingError,
+    QuotaExceededError,
+    StaleGenerationError,
+    StaleIncarnationError,
+    UnknownJobError,
+    UnknownWorkerError,
+)
+from tests.unit.cluster.conftest import Bench
+
+
+def test_workers_get_dense_ranks_and_every_join_is_a_generation(bench: Bench) -> None:
+    reply = bench.join("a", "b", "c")
+    assert (reply.rank, reply.world_size, reply.generation) == (2, 3, 3)
+    assert bench.ranks() == {"a": 0, "b": 1, "c": 2}
+
+
+def test_registering_again_in_the_same_incarnation_changes_nothing(bench: Bench) -> None:
+    first = bench.join("a", "b")
+    before = bench.cluster.snapshot()
+    assert bench.join("b") == first
+    assert bench.cluster.snapshot() == before
+
+
+def test_a_worker_that_comes_back_after_a_crash_has_its_rank_in_a_new_generation(bench: Bench) -> None:
+    bench.join("a", "b", "c")
+    reply = bench.join("b", incarnation="2")
+    assert (reply.rank, reply.generation) == (1, 4)
+    with pytest.raises(StaleIncarnationError, match="worker 'b' of incarnation 1 was replaced"):
+        bench.beat("b")
+
+
+def test_a_rank_that_becomes_free_is_filled_by_the_last_and_the_others_stay(bench: Bench) -> None:
+    bench.join("a", "b", "c", "d")
+    bench.say(c.Goodbye, "b")
+    assert bench.ranks() == {"a": 0, "c": 2, "d": 1}
+
+
+def test_preferred_ranks_are_kept_once_they_exist(bench: Bench) -> None:
+    for worker, rank in (("a", 2), ("b", 0), ("c", 1)):
+        bench.join(worker, preferred_rank=rank)
+    assert bench.ranks() == {"a": 2, "b": 0, "c": 1}
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 12), max_size=10))
+def test_ranks_are_always_dense_and_a_unique_wish_that_exists_is_granted(wishes: dict[str, int]) -> None:
+    ranks = deal_ranks(wishes)
+    assert sorted(ranks.values()) == list(range(len(wishes)))
+    for worker, wish in wishes.items():
+        if wish < len(wishes) and list(wishes.values()).count(wish) == 1:
+            assert ranks[worker] == wish
+
+
+def test_silence_fails_a_worker_when_its_lease_ends_and_one_generation_takes_all(bench: Bench) -> None:
+    bench.join("a", "b", "c")
+    assert bench.pass_time(9.9) == []
+    bench.beat("a")
+    effects = bench.pass_time(0.2)
+    changed = next(effect for effect in effects if isinstance(effect, e.GenerationChanged))
+    assert (changed.generation, changed.to) == (4, ("a",))
+    assert "b, c failed: lease ended" in changed.reason
+
+
+def test_a_closed_channel_leaves_a_short_grace_to_come_back(bench: Bench) -> None:
+    bench.join("a", "b")
+    bench.say(c.ChannelLost, "a")
+    bench.say(c.ChannelLost, "b")
+    bench.pass_time(1.9)
+    bench.beat("a")
+    bench.pass_time(0.2)
+    assert bench.ranks() == {"a": 0}
+
+
+def test_the_old_channel_of_a_worker_that_is_back_says_nothing_of_the_new_one(bench: Bench) -> None:
+    bench.join("a")
+    bench.join("a", incarnation="2")
+    bench.say(c.ChannelLost, "a", incarnation="1")
+    assert bench.pass_time(5.0) == []
+
+
+def test_a_restart_of_the_coordinator_fails_no_healthy_worker(bench: Bench) -> None:
+    bench.join("a", "b")
+    bench.now_s += 1_000
+    again = bench.restarted()
+    assert again.pass_time(9.9) == []
+    again.beat("a")
+    again.pass_time(0.2)
+    assert again.ranks() == {"a": 0}
+
+
+def test_who_was_declared_dead_must_register_again(bench: Bench) -> None:
+    bench.join("a", "b")
+    bench.pass_time(11)
+    with pytest.raises(StaleIncarnationError, match="is failed; register again"):
+        bench.beat("a")
+    assert bench.join("a", incarnation="2").rank == 0
+
+
+def test_failing_or_leaving_twice_is_one_generation(bench: Bench) -> None:
+    bench.join("a", "b")
+    bench.say(c.Goodbye, "a")
+    generation = bench.generation
+    bench.say(c.Goodbye, "a")
+    bench.apply(c.FailWorkers(workers=(("a", "1"), ("b", "other")), reason="lease ended"))
+    assert bench.generation == generation
+
+
+@pytest.mark.parametrize("current", list(WorkerState))
+@pytest.mark.parametrize("wanted", list(WorkerState))
+def test_only_the_transitions_of_the_table_are_accepted(
+    bench: Bench, current: WorkerState, wanted: WorkerState
+) -> None:
+    bench.join("a")
+    bench.job.membership.present()[0].state = current
+    if current in GONE:
+        with pytest.raises(StaleIncarnationError):
+            bench.beat("a", state=wanted)
+    elif wanted in TRANSITIONS[current]:
+        bench.beat("a", state=wanted)
+        assert bench.job.membership.present()[0].state is wanted
+    else:
+        with pytest.raises(IllegalTransitionError, match=f"is {current} and cannot become {wanted}"):
+            bench.beat("a", state=wanted)
+
+
+def test_below_the_minimum_the_job_waits_and_says_for_how_many(bench: Bench) -> None:
+    bench.apply(c.ConfigureJob(min_workers=3))
+    assert bench.join("a").waits_for == 2
+    with pytest.raises(JobWaitingError, match="job 'default' waits for 2 more of the 3 workers that it needs"):
+        bench.say(c.AskRestorePoint, "a")
+    assert bench.join("b", "c").waits_for == 0
+    assert bench.beat("a").waits_for == 0
+    bench.say(c.AskRestorePoint, "a")
+
+
+def test_above_the_maximum_nobody_joins_but_a_member_may_come_back(bench: Bench) -> None:
+    bench.apply(c.ConfigureJob(max_workers=2))
+    bench.join("a", "b")
+    with pytest.raises(JobFullError, match="worker 'c' cannot join job 'default', which has its 2 workers"):
+        bench.join("c")
+    assert bench.join("a", incarnation="2").rank == 0
+    with pytest.raises(ValueError, match="use 1 <= min <= max"):
+        bench.apply(c.ConfigureJob(min_workers=3, max_workers=2))
+
+
+def test_limits_hold_for_jobs_and_workers() -> None:
+    small = Bench(Limits(max_jobs=1, max_workers_per_job=2))
+    small.join("a", "b")
+    with pytest.raises(QuotaExceededError, match="no more than 2 workers in one job"):
+        small.join("c")
+    with pytest.raises(QuotaExceededError, match="no more than 1 jobs"):
+        small.apply(c.ConfigureJob(job_id="other"))
+    with pytest.raises(ValueError, match="lease_s is 0"):
+        Limits(lease_s=0)
+    with pytest.raises(ValueError, match="longer than lease_s"):
+        Limits(lease_s=1, grace_s=2)
+
+
+def test_strangers_and_unknown_jobs_are_refused(bench: Bench) -> None:
+    with pytest.raises(UnknownJobError, match="there is no job 'default'"):
+        bench.beat("a")
+    bench.join("a")
+    with pytest.raises(UnknownWorkerError, match="worker 'z' is not registered; there are a"):
+        bench.beat("z")
+    with pytest.raises(InvalidIdError):
+        bench.apply(c.ConfigureJob(job_id="../x"))
+    assert bench.cluster.jobs() == ["default"]
+
+
+def test_what_is_fenced_is_refused_in_another_generation(bench: Bench) -> None:
+    bench.join("a", "b")
+    with pytest.raises(StaleGenerationError, match="speaks of generation 1, but it is 2 now; restore and go on"):
+        bench.say(c.ArriveAtBarrier, "a", generation=1, name="x")
+
+
+def test_every_change_is_an_event_with_its_reason(bench: Bench) -> None:
+    bench.join("a", "b")
+    bench.say(c.Goodbye, "a", reason="preempted")
+    following, events = bench.cluster.events.since(0)
+    assert [event.reason for event in events] == ["1: a joined", "2: b joined", "3: a left: preempted"]
+    assert bench.cluster.events.since(following) == (following, [])
