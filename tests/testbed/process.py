@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READY_TIMEOUT_S = 30
+
+# Becomes the program, with a death signal set; a parent that died before it was set is noticed by its pid.
+DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def free_ports(count: int) -> list[int]:
@@ -51,11 +59,9 @@ def running(
     """
     program = find_program(command[0])
     assert program is not None, f"{command[0]} is not installed"
-    setpriv = shutil.which("setpriv")
-    assert setpriv is not None, "setpriv (util-linux) is not installed"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [setpriv, "--pdeathsig", "KILL", program, *command[1:]],
+            [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), program, *command[1:]],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -63,7 +69,7 @@ def running(
             env={**os.environ, **(environment or {})},
         )
     try:
-        _wait_until_ready(process, is_ready, log)
+        _wait_until_ready(command[0], process, is_ready, log)
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -71,11 +77,13 @@ def running(
         process.wait()
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path) -> None:
+def _wait_until_ready(
+    name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path
+) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
             state = "is not ready" if process.returncode is None else f"ended with {process.returncode}"
             tail = log.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"{process.args!r} {state}; the end of its log:\n{tail}")
+            raise RuntimeError(f"{name} {state}; the end of its log:\n{tail}")
         time.sleep(0.05)

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.parts import AZURITE
@@ -22,7 +23,6 @@ from tests.testbed.process import accepts_connections, free_ports, running
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -94,7 +94,13 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
     ]
     command += [f"-{name}.port={port}" for name, port in http.items()]
     command += [f"-{name}.port.grpc={port}" for name, port in grpc.items()]
-    command += ["-volume.max=100", "-master.volumeSizeLimitMB=1024", "-master.telemetry=false"]
+    command += [
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-volume.max=100",
+        "-master.volumeSizeLimitMB=1024",
+        "-master.telemetry=false",
+    ]
 
     filer = f"http://127.0.0.1:{http['filer']}"
 
@@ -104,9 +110,15 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
             "GET", f"http://127.0.0.1:{http['s3']}/status"
         )
 
-    with running(command, log=folder / "log", is_ready=stores_files) as process:
-        request("POST", f"{filer}/buckets/strata/")
-        yield S3Server(f"http://127.0.0.1:{http['s3']}", "strata", "test-access", "test-secret", process)
+    try:
+        with running(command, log=folder / "log", is_ready=stores_files) as process:
+            request("POST", f"{filer}/buckets/strata/")
+            yield S3Server(f"http://127.0.0.1:{http['s3']}", "strata", "test-access", "test-secret", process)
+    finally:
+        # A killed server leaves its sockets, and where they are cannot be configured.
+        for port in ports:
+            for left_over in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left_over.unlink()
 
 
 @contextlib.contextmanager

@@ -110,6 +110,13 @@ def _failed(text: str, path: str, backend: str, elapsed_s: float) -> Exception:
         )
     if status == 416 or "InvalidRangeRequest" in text:
         return RangeError()
+    if "NotPartial" in text:
+        return StorageError(
+            "the store answered a range with the whole object",
+            path=path,
+            backend=backend,
+            hint="Strata reads ranges, so use a store that honours the Range header",
+        )
     if status == 507 or code in _FULL_CODES:
         return StorageFullError(path, backend=backend, problem=_describe("the store is full", text))
     if code in _TOKEN_CODES:

@@ -7,6 +7,8 @@ server, so it is never used.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import logging
 import random
 import time
@@ -46,9 +48,11 @@ PART_BYTES = 16 << 20
 MIN_PART_BYTES = 5 << 20
 CONCURRENCY = 8
 LIST_PAGE = 1000
-# Names the writer of an object, in its metadata; see ObjectStorage.write_new. Azure takes no dash, and proxies
-# drop headers with an underscore.
+# Names the writer of an object, in its metadata; see ObjectStorage.write_new. Azure takes no dash in it, and
+# proxies drop headers with an underscore.
 WRITER = "stratawriter"
+# How long the interpreter lets obstore's threads finish before it ends.
+EXIT_GRACE_S = 0.05
 _JITTER = random.SystemRandom()
 
 
@@ -77,6 +81,7 @@ class ObjectStorage:
             raise ValueError(f"part_bytes={part_bytes} is less than {MIN_PART_BYTES}, which S3 asks for")
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency} must be 1 or more")
+        _yield_at_exit()
         self._retry = retry or RetryPolicy()
         self._store = connect(self._retry.retry_config())
         # A conditional PUT is retried here and not by obstore: only here a lost answer can be understood.
@@ -237,3 +242,14 @@ class ObjectStorage:
                 log.warning("%r ignores put-if-absent: two workers could both commit a checkpoint", self)
             self._honours_put_if_absent = honours
         return self._honours_put_if_absent
+
+
+@functools.cache
+def _yield_at_exit() -> None:
+    """Let obstore's threads have the interpreter's lock once more before it ends.
+
+    After an awaited call has returned, a thread of its runtime may still wait for that lock to put things
+    away. If the interpreter ends meanwhile, the process aborts: about 1 in 10 did that ended right after a
+    write. See PyO3/pyo3-async-runtimes#40.
+    """
+    atexit.register(time.sleep, EXIT_GRACE_S)
