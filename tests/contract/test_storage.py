@@ -21,6 +21,7 @@ from strata.errors import (
     InvalidKeyError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StorageError,
 )
 from strata.storage import (
     AzureStorage,
@@ -137,6 +138,14 @@ class TestStorage:
                 await writer.write(bytes(written))
                 raise RuntimeError("half way")
         assert not await storage.exists("a/never")
+        assert await names(storage) == set()
+
+    async def test_a_piece_that_failed_keeps_the_object_from_being_published(self, storage: Storage) -> None:
+        with pytest.raises(StorageError, match="an earlier piece of it was not written"):
+            async with storage.writer("holes") as writer:
+                await writer.write(bytes(6 * MIB))
+                with contextlib.suppress(ValueError):
+                    await writer.write(np.zeros((10, 10))[:, ::2])
         assert await names(storage) == set()
 
     async def test_a_cancelled_writer_leaves_the_old_object(self, storage: Storage) -> None:

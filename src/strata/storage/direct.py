@@ -85,20 +85,8 @@ def probe_direct(directory_fd: int, name: str) -> WriteMode:
         raise
     try:
         with mmap.mmap(-1, 2 * BLOCK_BYTES) as memory, memoryview(memory) as view:
-            try:
-                os.pwrite(fd, view[1 : 1 + BLOCK_BYTES], 0)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-            else:
-                return "buffered"
-            try:
-                os.pwrite(fd, view[:BLOCK_BYTES], 0)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                return "buffered"
-            return "direct"
+            minds_addresses = not _takes_write(fd, view[1 : 1 + BLOCK_BYTES])
+            return "direct" if minds_addresses and _takes_write(fd, view[:BLOCK_BYTES]) else "buffered"
     finally:
         os.close(fd)
         _unlink_if_there(name, directory_fd)
@@ -259,8 +247,21 @@ def copy_bytes(target: memoryview, source: memoryview) -> None:
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
+def _takes_write(fd: int, view: memoryview) -> bool:
+    try:
+        os.pwrite(fd, view, 0)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
+
+
 def _is_aligned(view: memoryview) -> bool:
-    return len(view) == 0 or np.frombuffer(view, np.uint8).ctypes.data % BLOCK_BYTES == 0
+    if not len(view):
+        return True
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address % BLOCK_BYTES == 0
 
 
 def _is_cached(fd: int, offset: int, length: int) -> bool:

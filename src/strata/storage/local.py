@@ -23,7 +23,7 @@ from strata.storage.directory import (
     scan_directory,
 )
 from strata.storage.keys import check_key, check_prefix
-from strata.storage.protocol import ObjectInfo, check_end, check_range, view_bytes, view_writable
+from strata.storage.protocol import ObjectInfo, PieceGuard, check_end, check_range, view_bytes, view_writable
 from strata.storage.temporary import DIRECTORY, TemporaryFile, sweep
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class LocalStorage:
 
         try:
             sink = await run_blocking(path, start, stop)
-            yield _LocalWriter(path, sink, stop)
+            writer = _LocalWriter(path, sink, stop)
+            yield writer
+            writer.guard.check()
             await run_blocking(path, publish, stop)
         finally:
             await run_blocking(path, lambda _: file.close())
@@ -193,10 +195,12 @@ class _LocalWriter:
         self._path = path
         self._sink = sink
         self._stop = stop
+        self.guard = PieceGuard(path, backend=BACKEND)
 
     async def write(self, data: Buffer) -> None:
-        view = view_bytes(data)
-        await run_blocking(self._path, lambda _: self._sink.write(view), self._stop)
+        with self.guard.piece():
+            view = view_bytes(data)
+            await run_blocking(self._path, lambda _: self._sink.write(view), self._stop)
 
 
 _DESCRIPTIONS = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from strata.clock import Clock, SystemClock
 from strata.errors import ObjectExistsError, ObjectNotFoundError
 from strata.storage.keys import check_key, check_prefix
-from strata.storage.protocol import ObjectInfo, check_end, check_range, view_bytes, view_writable
+from strata.storage.protocol import ObjectInfo, PieceGuard, check_end, check_range, view_bytes, view_writable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,12 +26,14 @@ class _Object:
     modified_s: float
 
 
-@dataclass(slots=True)
 class _MemoryWriter:
-    parts: bytearray = field(default_factory=bytearray)
+    def __init__(self, path: str) -> None:
+        self.guard = PieceGuard(path, backend=BACKEND)
+        self.content = bytearray()
 
     async def write(self, data: Buffer) -> None:
-        self.parts += view_bytes(data)
+        with self.guard.piece():
+            self.content += view_bytes(data)
 
 
 class MemoryStorage:
@@ -89,10 +91,10 @@ class MemoryStorage:
     @asynccontextmanager
     async def writer(self, path: str) -> AsyncIterator[_MemoryWriter]:
         """Collect the pieces, and publish them when the block ends normally."""
-        check_key(path)
-        writer = _MemoryWriter()
+        writer = _MemoryWriter(check_key(path))
         yield writer
-        await self.write(path, writer.parts)
+        writer.guard.check()
+        await self.write(path, writer.content)
 
     def _find(self, path: str) -> _Object:
         try:

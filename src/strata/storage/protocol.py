@@ -7,13 +7,14 @@ portable: object stores have it, file systems cannot.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from strata.errors import CorruptObjectError
+from strata.errors import CorruptObjectError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from typing_extensions import Buffer
@@ -30,11 +31,43 @@ class ObjectInfo:
 
 
 class ObjectWriter(Protocol):
-    """Receives one object piece by piece; see :meth:`Storage.writer`."""
+    """Receives one object piece by piece, one after the other; see :meth:`Storage.writer`."""
 
     async def write(self, data: Buffer) -> None:
-        """Append ``data``; when this returns, the caller may use the buffer for something else."""
+        """Append ``data``; when this returns, the caller may use the buffer for something else.
+
+        A piece that failed ends the object: even if its error is caught, nothing will be published.
+        """
         ...
+
+
+class PieceGuard:
+    """Remembers that a piece of an object is missing, so that the object is not published without it."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        self._path = path
+        self._backend = backend
+        self._has_failed = False
+
+    @contextmanager
+    def piece(self) -> Iterator[None]:
+        """Wrap the writing of one piece."""
+        self.check()
+        try:
+            yield
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def check(self) -> None:
+        """Refuse to go on with an object that lacks a piece."""
+        if self._has_failed:
+            raise StorageError(
+                "an earlier piece of it was not written",
+                path=self._path,
+                backend=self._backend,
+                hint="nothing was published; let that piece's error leave the writer's block",
+            )
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ import obstore
 
 from strata.errors import StorageError
 from strata.storage.answer import translated
-from strata.storage.protocol import view_bytes
+from strata.storage.protocol import PieceGuard, view_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,26 +100,17 @@ class UploadWriter:
         self._max_parts = max_parts
         self._sent_parts = 0
         self._pending = bytearray()
+        self._guard = PieceGuard(ref.path, backend=ref.backend)
         self._upload: Upload | None = None
 
     async def write(self, data: Buffer) -> None:
         """Append ``data``, and wait while many parts are under way."""
-        view = view_bytes(data)
-        size = self._ref.part_bytes
-        if self._pending:
-            missing = size - len(self._pending)
-            self._pending += view[:missing]
-            view = view[missing:]
-            if len(self._pending) == size:
-                await self._send(bytes(self._pending))
-                self._pending.clear()
-        whole = len(view) - len(view) % size
-        for start in range(0, whole, size):
-            await self._send(bytes(view[start : start + size]))
-        self._pending += view[whole:]
+        with self._guard.piece():
+            await self._append(view_bytes(data))
 
     async def publish(self) -> None:
         """Finish the object; one that fits a single part is put as a whole."""
+        self._guard.check()
         if self._upload is None:
             with translated(self._ref.path, self._ref.backend):
                 await obstore.put_async(
@@ -134,6 +125,20 @@ class UploadWriter:
         """Leave nothing behind."""
         if self._upload is not None:
             await self._upload.abandon()
+
+    async def _append(self, view: memoryview) -> None:
+        size = self._ref.part_bytes
+        if self._pending:
+            missing = size - len(self._pending)
+            self._pending += view[:missing]
+            view = view[missing:]
+            if len(self._pending) == size:
+                await self._send(bytes(self._pending))
+                self._pending.clear()
+        whole = len(view) - len(view) % size
+        for start in range(0, whole, size):
+            await self._send(bytes(view[start : start + size]))
+        self._pending += view[whole:]
 
     async def _send(self, part: bytes) -> None:
         self._sent_parts += 1

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import mmap
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from strata.storage.direct import (
     BLOCK_BYTES,
     CHUNK_BYTES,
     SPAN_BYTES,
-    THREADS,
     BouncePool,
     FileSink,
     WriteMode,
@@ -206,22 +206,27 @@ async def test_published_files_have_the_mode_that_the_umask_leaves(tmp_path: Pat
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
 
 
+# Forks while every buffer of the pool is lent, as in the middle of a write, and writes in the child.
+FORK = """
+import asyncio, contextlib, os, sys
+import numpy as np
+from strata.storage import LocalStorage
+from strata.storage.direct import THREADS
+storage, unaligned = LocalStorage(sys.argv[1]), np.ones(20 << 20, np.uint8)[1:]
+asyncio.run(storage.write("parent", unaligned))
+with contextlib.ExitStack() as held:
+    for _ in range(2 * THREADS):
+        held.enter_context(storage._pool.lend())
+    if (child := os.fork()) == 0:
+        asyncio.run(storage.write("child", unaligned))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
 def test_a_storage_that_was_used_still_works_in_a_forked_child(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path)
-    unaligned = np.ones(20 * MIB, np.uint8)[1:]
-    asyncio.run(storage.write("parent", unaligned))
-    with contextlib.ExitStack() as held:
-        # As if the fork came in the middle of writes that hold every buffer of the pool.
-        for _ in range(2 * THREADS):
-            held.enter_context(storage._pool.lend())
-        child = os.fork()
-        if child == 0:
-            try:
-                asyncio.run(storage.write("child", unaligned))
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-    assert (tmp_path / "child").read_bytes() == unaligned.tobytes()
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)], check=True)
+    assert (tmp_path / "child").read_bytes() == (tmp_path / "parent").read_bytes()
 
 
 async def test_a_cancelled_read_leaves_the_buffer_alone_once_it_is_over(tmp_path: Path) -> None:
