@@ -20,6 +20,8 @@ from obstore.exceptions import (
 )
 
 from strata.errors import (
+    ConfigError,
+    ConfigProblem,
     InvalidKeyError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -50,6 +52,16 @@ _TRANSPORT_WORDS = {
 }
 
 
+# What obstore calls a setting's problem when a store is opened, and what would be right.
+_SETTINGS = {
+    "MissingAccount": "an account: account=... or AZURE_STORAGE_ACCOUNT_NAME",
+    "OpenCredentials": "a service account file that exists",
+    "DecodeCredentials": "a service account file in Google's JSON format",
+    "UnableToParseUrl": "an endpoint that is a URL",
+}
+_SOME_SETTING = "credentials and an endpoint in the forms that docs/storage.md shows"
+
+
 class PreconditionFailedError(Exception):
     """The object is not the one that was asked for any more: it was replaced meanwhile."""
 
@@ -78,6 +90,16 @@ def translated(path: str, backend: str) -> Iterator[None]:
         if "path" not in str(error):
             raise
         raise InvalidKeyError(path, "the store cannot take this key", backend=backend) from None
+
+
+@contextmanager
+def configured(backend: str) -> Iterator[None]:
+    """Raise what obstore says about settings that it cannot use as a ConfigError, without quoting them."""
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        found = next((expected for name, expected in _SETTINGS.items() if name in str(error)), _SOME_SETTING)
+        raise ConfigError([ConfigProblem(backend, "settings of the store", None, found)]) from None
 
 
 def _not_found(text: str, path: str, backend: str) -> StorageError:

@@ -10,8 +10,9 @@ import re
 
 from strata.errors import InvalidKeyError
 
-# S3, GCS and Azure end at 1,024 bytes for the whole key; the rest is room for a storage's own prefix.
+# S3, GCS and Azure end at 1,024 bytes for a key with the prefix of its storage.
 MAX_KEY_BYTES = 900
+MAX_ROOT_BYTES = 1024 - MAX_KEY_BYTES - 1
 # What Linux file systems allow one name to have.
 MAX_SEGMENT_BYTES = 255
 # First segments that storages keep for themselves: temporary files, probes.
@@ -46,6 +47,14 @@ def check_prefix(prefix: str) -> str:
     if prefix == "":
         return prefix
     return check_key(prefix.removesuffix("/"))
+
+
+def check_root(prefix: str) -> str:
+    """Return the prefix that a storage puts before every key, or raise InvalidKeyError."""
+    checked = check_prefix(prefix)
+    if len(checked.encode()) > MAX_ROOT_BYTES:
+        raise InvalidKeyError(prefix, f"the prefix of a storage has more than {MAX_ROOT_BYTES} bytes")
+    return checked
 
 
 def is_reserved(path: str) -> bool:

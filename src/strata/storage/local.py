@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import threading
 import uuid
@@ -162,8 +163,8 @@ class LocalStorage:
             if end - start < DIRECT_READ_BYTES:
                 data = os.pread(fd, end - start, start)
             else:
-                buffer = bytearray(end - start)
-                data = bytes(memoryview(buffer)[: self._fill(fd, memoryview(buffer), start, stop)])
+                memory = mmap.mmap(-1, end - start)  # aligned, so that it is read into as it is
+                data = memory[: self._fill(fd, memoryview(memory), start, stop)]
         finally:
             os.close(fd)
         check_end(path, end, start + len(data), backend=BACKEND)

@@ -27,9 +27,9 @@ from strata.errors import (
     StorageUnavailableError,
     UnsafeStoreError,
 )
-from strata.storage.answer import translated
+from strata.storage.answer import configured, translated
 from strata.storage.download import read_bytes, read_into
-from strata.storage.keys import RESERVED, check_key, check_prefix
+from strata.storage.keys import RESERVED, check_key, check_prefix, check_root
 from strata.storage.probe import honours_put_if_absent
 from strata.storage.protocol import ObjectInfo, check_range, view_bytes, view_writable
 from strata.storage.reference import ObjectRef
@@ -83,11 +83,12 @@ class ObjectStorage:
             raise ValueError(f"concurrency={concurrency} must be 1 or more")
         _yield_at_exit()
         self._retry = retry or RetryPolicy()
-        self._store = connect(self._retry.retry_config())
-        # A conditional PUT is retried here and not by obstore: only here a lost answer can be understood.
-        self._store_once = connect(self._retry.retry_config(max_attempts=1))
+        with configured(backend):
+            self._store = connect(self._retry.retry_config())
+            # A conditional PUT is retried here and not by obstore: only here a lost answer can be understood.
+            self._store_once = connect(self._retry.retry_config(max_attempts=1))
         self._backend = backend
-        self._prefix = check_prefix(prefix)
+        self._prefix = check_root(prefix)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
         self._max_single_put_bytes = max_single_put_bytes

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import InvalidKeyError, StorageError
-from strata.storage.keys import MAX_KEY_BYTES, MAX_SEGMENT_BYTES, check_key, check_prefix
+from strata.storage.keys import (
+    MAX_KEY_BYTES,
+    MAX_ROOT_BYTES,
+    MAX_SEGMENT_BYTES,
+    check_key,
+    check_prefix,
+    check_root,
+)
 from strata.storage.local import LocalStorage
 
 text = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("./\\\0 ab")), max_size=40)
@@ -55,6 +64,12 @@ def test_a_prefix_may_be_empty_or_end_with_a_slash() -> None:
             check_prefix(wrong)
 
 
+def test_a_storage_leaves_room_for_its_keys() -> None:
+    assert len(check_root("p" * MAX_ROOT_BYTES + "/")) + 1 + MAX_KEY_BYTES == 1024
+    with pytest.raises(InvalidKeyError, match=f"{MAX_ROOT_BYTES} bytes"):
+        check_root("p" * (MAX_ROOT_BYTES + 1))
+
+
 @given(text)
 def test_a_key_is_refused_or_stays_below_the_root_and_comes_back_from_a_listing(
     tmp_path_factory: pytest.TempPathFactory, path: str
@@ -63,7 +78,6 @@ def test_a_key_is_refused_or_stays_below_the_root_and_comes_back_from_a_listing(
         check_key(path)
     except InvalidKeyError:
         return
-    import asyncio
 
     async def round_trip() -> None:
         root = tmp_path_factory.mktemp("fuzz")

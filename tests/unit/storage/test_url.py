@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,6 +111,19 @@ def test_an_object_store_without_a_bucket_is_an_error_that_names_the_variable(
     monkeypatch.setenv("STORAGE_BACKEND", backend)
     with pytest.raises(ConfigError, match="CHECKPOINT_BUCKET"):
         storage_from_env()
+
+
+def test_settings_that_a_store_cannot_use_are_named_and_not_quoted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        AzureStorage("container")
+    with pytest.raises(ConfigError, match="az://container"):
+        AzureStorage("container", account="account", account_key=f"{SECRET}*not*base64")
+    with pytest.raises(ConfigError, match="a service account file that exists"):
+        GCSStorage("bucket", service_account=str(tmp_path / "nothing"))
+    (tmp_path / "wrong.json").write_text(f'{{"private_key": "{SECRET}"}}')
+    with pytest.raises(ConfigError, match="gs://bucket") as caught:
+        GCSStorage("bucket", service_account=str(tmp_path / "wrong.json"))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
