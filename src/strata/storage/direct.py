@@ -26,7 +26,7 @@ WriteMode = Literal["direct", "buffered"]
 
 # The largest sector in use: what is aligned to it is aligned on every device.
 BLOCK_BYTES = 4096
-# Measured on NVMe: below 8 MiB the calls cost, above it the last chunk leaves threads idle.
+# Of 4, 8 and 16 MiB with 1, 2 and 4 threads, this pair was the fastest.
 CHUNK_BYTES = 8 << 20
 THREADS = 4
 # Pieces below this are gathered; from here on a piece is worth a write of its own.

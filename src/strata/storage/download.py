@@ -63,7 +63,7 @@ async def read_bytes(ref: ObjectRef, start: int, length: int | None) -> bytes:
 async def _open_first(ref: ObjectRef, start: int, length: int | None) -> GetResult | None:
     """Ask for the first range; None if there is an object but nothing in it to read."""
     if length != 0:
-        wanted = ref.part_bytes if length is None else min(length, ref.part_bytes)
+        wanted = ref.range_bytes if length is None else min(length, ref.range_bytes)
         try:
             return await _get(ref, {"range": (start, start + wanted)})
         except RangeError:
@@ -76,8 +76,8 @@ async def _open_first(ref: ObjectRef, start: int, length: int | None) -> GetResu
 
 async def _fill(ref: ObjectRef, view: memoryview, start: int, first: GetResult) -> None:
     etag = first.meta["e_tag"]
-    offsets = iter(range(ref.part_bytes, len(view), ref.part_bytes))
-    lanes = min(ref.concurrency, -(-len(view) // ref.part_bytes))
+    offsets = iter(range(ref.range_bytes, len(view), ref.range_bytes))
+    lanes = min(ref.concurrency, -(-len(view) // ref.range_bytes))
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_fill_lane(ref, view, start, offsets, etag, first))
@@ -97,9 +97,9 @@ async def _fill_lane(
 ) -> None:
     """Fetch the first range if it is given, then one range after the other until none is left."""
     if first is not None:
-        await _copy(ref, first, view[: ref.part_bytes])
+        await _copy(ref, first, view[: ref.range_bytes])
     for offset in offsets:
-        part = view[offset : offset + ref.part_bytes]
+        part = view[offset : offset + ref.range_bytes]
         options: GetOptions = {"range": (start + offset, start + offset + len(part))}
         if etag is not None:
             options["if_match"] = etag

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 # Below this, one plain write and an fsync take no longer than O_DIRECT does.
 DIRECT_WRITE_BYTES = 1 << 20
-# Below this, one plain read is as fast as several, whatever the page cache holds.
-DIRECT_READ_BYTES = 1 << 20
+# Below this, a plain read is as fast as a direct one, also of what the page cache does not hold.
+DIRECT_READ_BYTES = 512 << 10
 
 
 class LocalStorage:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 MIN_PART_BYTES = 5 << 20
 CONCURRENCY = 8
 LIST_PAGE = 1000

@@ -19,3 +19,8 @@ class ObjectRef:
     backend: str
     part_bytes: int
     concurrency: int
+
+    @property
+    def range_bytes(self) -> int:
+        """How much one request of a parallel read asks for; reads gain from fewer and longer requests."""
+        return 2 * self.part_bytes
