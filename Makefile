@@ -51,8 +51,10 @@ services: $(READY)  ## bring the real servers that tests use; PARTS="s3 etcd" fo
 
 bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bench.txt
+	$(BIN)/python -m scripts.parts install s3
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.sharding
+	$(BIN)/python -m benchmarks.storage
 
 clean:  ## remove .venv and everything else that was made here
 	rm -rf $(VENV) requirements/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -11,14 +11,22 @@ from strata import errors
 from strata.errors import (
     ConfigError,
     ConfigProblem,
+    CorruptObjectError,
     DamagedRecordError,
     DatasetConflictError,
     InvalidIdError,
+    InvalidKeyError,
     MissingExtraError,
     NoWorkersError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageFullError,
+    StoragePermissionError,
+    StorageUnavailableError,
     StrataError,
     UnknownDatasetError,
     UnknownWorkerError,
+    UnsafeStoreError,
 )
 
 SAMPLES = [
@@ -30,6 +38,14 @@ SAMPLES = [
     UnknownDatasetError("imagenet", known=[]),
     DatasetConflictError("imagenet", registered="seed 1", given="seed 2"),
     DamagedRecordError("assignment", "its digest differs"),
+    ObjectNotFoundError("a/b", backend="local"),
+    ObjectExistsError("a/b", backend="s3://bucket"),
+    StoragePermissionError("a/b", backend="local", problem="Read-only file system", hint="remount it"),
+    StorageFullError("a/b", backend="local", problem="No space left on device"),
+    StorageUnavailableError("a/b", backend="s3", problem="no answer", attempts=3, elapsed_s=1.5, hint="wait"),
+    CorruptObjectError("a/b", backend="local", problem="it has 3 bytes, but 5 were asked for"),
+    InvalidKeyError("../a", "the key has the segment '..'"),
+    UnsafeStoreError("a/b", backend="s3://bucket"),
 ]
 
 
