@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-deep check format generate lock services bench clean
+.PHONY: help setup test test-deep check format generate lock simulate services bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,13 +46,19 @@ lock: $(READY)  ## resolve and pin all requirements anew
 	$(LOCK) --upgrade requirements/services.in --constraints requirements/dev.txt --output-file requirements/services.txt
 	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --output-file requirements/bench.txt
 
+simulate: $(READY)  ## run the coordinator in SEEDS simulated worlds; START is the first seed
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --start $(or $(START),0)
+
 services: $(READY)  ## bring the real servers that tests use; PARTS="s3 etcd" for some of them
 	$(BIN)/python -m scripts.parts install $(PARTS)
 
 bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bench.txt
+	$(BIN)/python -m scripts.parts install s3
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.sharding
+	$(BIN)/python -m benchmarks.cluster
+	$(BIN)/python -m benchmarks.storage
 
 clean:  ## remove .venv and everything else that was made here
 	rm -rf $(VENV) requirements/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -11,17 +11,44 @@ if TYPE_CHECKING:
     from strata.sharding import ConsistentHash as ConsistentHash
     from strata.sharding import ShardAssignment as ShardAssignment
     from strata.sharding import ShardManager as ShardManager
+    from strata.storage import AzureStorage as AzureStorage
+    from strata.storage import GCSStorage as GCSStorage
+    from strata.storage import LocalStorage as LocalStorage
+    from strata.storage import MemoryStorage as MemoryStorage
+    from strata.storage import S3Storage as S3Storage
+    from strata.storage import open_storage as open_storage
+    from strata.storage import storage_from_env as storage_from_env
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AzureStorage": "strata.storage",
     "ConsistentHash": "strata.sharding",
+    "GCSStorage": "strata.storage",
+    "LocalStorage": "strata.storage",
+    "MemoryStorage": "strata.storage",
+    "S3Storage": "strata.storage",
     "ShardAssignment": "strata.sharding",
     "ShardManager": "strata.sharding",
     "StrataError": "strata.errors",
+    "open_storage": "strata.storage",
+    "storage_from_env": "strata.storage",
 }
 
-__all__ = ["ConsistentHash", "ShardAssignment", "ShardManager", "StrataError", "__version__"]
+__all__ = [
+    "AzureStorage",
+    "ConsistentHash",
+    "GCSStorage",
+    "LocalStorage",
+    "MemoryStorage",
+    "S3Storage",
+    "ShardAssignment",
+    "ShardManager",
+    "StrataError",
+    "__version__",
+    "open_storage",
+    "storage_from_env",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,20 @@ import strata
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "strata"
-PUBLIC = {"ConsistentHash", "ShardAssignment", "ShardManager", "StrataError", "__version__"}
+PUBLIC = {
+    "AzureStorage",
+    "ConsistentHash",
+    "GCSStorage",
+    "LocalStorage",
+    "MemoryStorage",
+    "S3Storage",
+    "ShardAssignment",
+    "ShardManager",
+    "StrataError",
+    "__version__",
+    "open_storage",
+    "storage_from_env",
+}
 HEAVY = {"torch", "jax", "grpc", "obstore", "numpy", "pydantic", "rich", "typer", "asyncio", "sqlite3"}
 
 

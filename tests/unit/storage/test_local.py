@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.errors import ObjectNotFoundError, StorageError, StoragePermissionError
+from strata.storage import LocalStorage
+from strata.storage.direct import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
+    SPAN_BYTES,
+    BouncePool,
+    FileSink,
+    WriteMode,
+    read_file,
+)
+from strata.storage.temporary import DIRECTORY, TemporaryFile, sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+ALIGNED = mmap.mmap(-1, 4 * CHUNK_BYTES)
+np.frombuffer(ALIGNED, np.uint8)[:] = np.random.default_rng(1).integers(0, 256, 4 * CHUNK_BYTES, np.uint8)
+edges = st.sampled_from([0, 1, BLOCK_BYTES, SPAN_BYTES, CHUNK_BYTES, CHUNK_BYTES + BLOCK_BYTES])
+sizes = st.builds(lambda edge, shift: max(0, edge + shift), edges, st.integers(-3, 3))
+
+
+async def test_large_objects_are_written_past_the_page_cache_where_that_is_possible(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    assert storage.write_mode is None
+    await storage.write("x", bytes(2 * MIB))
+    assert storage.write_mode == "direct", f"{tmp_path} is not on a file system with O_DIRECT"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        storage = LocalStorage(folder)
+        await storage.write("x", bytes(2 * MIB))
+        assert storage.write_mode == "buffered"
+
+
+@given(
+    pieces=st.lists(sizes, max_size=4),
+    shift=st.sampled_from([0, 1, 512]),
+    mode=st.sampled_from(["direct", "buffered"]),
+)
+def test_a_sink_writes_what_it_is_given_whatever_the_pieces(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[int], shift: int, mode: WriteMode
+) -> None:
+    root = tmp_path_factory.mktemp("sink")
+    file = TemporaryFile(root)
+    sink = FileSink(file.open(direct=mode == "direct"), mode, BouncePool(), threading.Event())
+    expected = bytearray()
+    for size in pieces:
+        piece = memoryview(ALIGNED)[shift : shift + size]
+        sink.write(piece)
+        expected += piece
+    assert sink.finish() == len(expected)
+    file.publish("out", replace=False)
+    file.close()
+    assert (root / "out").read_bytes() == expected
+    assert list((root / DIRECTORY).iterdir()) == []
+
+
+@given(start=sizes, length=sizes, shift=st.sampled_from([0, 1, 512]), is_cold=st.booleans())
+def test_a_file_is_read_the_same_however_it_lies_in_memory(
+    tmp_path_factory: pytest.TempPathFactory, start: int, length: int, shift: int, is_cold: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "read"
+    data = memoryview(ALIGNED)[: 2 * CHUNK_BYTES + 12_345]
+    if not path.exists():
+        path.write_bytes(data)
+    fd, direct_fd = os.open(path, os.O_RDONLY), os.open(path, os.O_RDONLY | os.O_DIRECT)
+    os.fsync(fd)
+    if is_cold:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    target = mmap.mmap(-1, shift + length + 1)
+    view = memoryview(target)[shift : shift + length]
+    count = read_file(fd, direct_fd, view, start, BouncePool(), threading.Event())
+    os.close(fd)
+    os.close(direct_fd)
+    assert count == max(0, min(length, len(data) - start))
+    assert view[:count] == data[start : start + count]
+    assert target[shift + length] == 0
+
+
+async def test_a_link_is_refused_wherever_it_points_and_whatever_is_asked(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    root = tmp_path / "root"
+    storage = LocalStorage(root)
+    await storage.write("real/x", b"inside")
+    (root / "way-out").symlink_to(outside)
+    (root / "file-out").symlink_to(outside / "secret")
+    (root / "dangling").symlink_to(tmp_path / "nothing")
+    for path in ("way-out/secret", "file-out", "dangling"):
+        with pytest.raises(StoragePermissionError, match="symbolic link"):
+            await storage.read(path)
+        with pytest.raises(StoragePermissionError, match="symbolic link"):
+            await storage.exists(path)
+    with pytest.raises(StoragePermissionError, match="symbolic link"):
+        await storage.write("way-out/new", b"x")
+    with pytest.raises(StoragePermissionError, match="symbolic link"):
+        await storage.delete("way-out/secret")
+    # A name that is a link is replaced or removed itself; what it points to is never touched.
+    await storage.write("file-out", b"now an object")
+    await storage.delete("dangling")
+    assert (outside / "secret").read_bytes() == b"secret"
+    assert [entry.name for entry in outside.iterdir()] == ["secret"]
+    assert {info.path async for info in storage.list()} == {"real/x", "file-out"}
+
+
+async def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    await LocalStorage(tmp_path / "root").write("a/b", b"x")
+    assert (tmp_path / "disk" / "a" / "b").read_bytes() == b"x"
+
+
+async def test_foreign_things_below_the_root_are_not_objects(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("object", b"x")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "back\\slash").write_bytes(b"x")
+    (tmp_path / os.fsdecode(b"\xff\xfe")).write_bytes(b"x")
+    assert [info.path async for info in storage.list()] == ["object"]
+    with pytest.raises(ObjectNotFoundError):
+        await storage.read("pipe")
+
+
+async def test_a_key_cannot_be_an_object_and_a_directory(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("a/b", b"x")
+    with pytest.raises(StorageError, match="directory of other objects"):
+        await storage.write("a", b"y")
+    with pytest.raises(StorageError, match="nothing can be below it"):
+        await storage.write("a/b/c", b"y")
+    assert await storage.read("a/b") == b"x"
+    assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
+async def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "root")
+    assert [info.path async for info in storage.list()] == []
+    assert not await storage.exists("x")
+    await storage.delete("x")
+    assert not (tmp_path / "root").exists()
+
+
+async def test_directories_that_a_delete_empties_are_removed_up_to_the_root(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("a/b/c/d", b"x")
+    await storage.write("a/e", b"x")
+    await storage.delete("a/b/c/d")
+    assert (tmp_path / "a").exists()
+    assert not (tmp_path / "a" / "b").exists()
+    await storage.delete("a/e")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_sweep_takes_what_nobody_locks(tmp_path: Path) -> None:
+    alive = TemporaryFile(tmp_path)
+    alive.open(direct=False)
+    (tmp_path / DIRECTORY / "left").write_bytes(b"x")
+    assert sweep(tmp_path) == 1
+    assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+    alive.close()
+    assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
+def test_a_sweep_that_runs_all_the_time_never_takes_a_file_from_a_living_writer(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def sweep_on() -> None:
+        while not done.is_set():
+            sweep(tmp_path)
+
+    sweeper = threading.Thread(target=sweep_on)
+    sweeper.start()
+    for number in range(300):
+        file = TemporaryFile(tmp_path)
+        os.write(file.open(direct=False), b"whole")
+        file.publish(f"{number}", replace=False)
+        file.close()
+    done.set()
+    sweeper.join()
+    assert {(tmp_path / str(number)).read_bytes() for number in range(300)} == {b"whole"}
+
+
+async def test_published_files_have_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    previous = os.umask(0o027)
+    try:
+        await LocalStorage(tmp_path).write("x", b"1")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+# Forks while every buffer of the pool is lent, as in the middle of a write, and writes in the child.
+FORK = """
+import asyncio, contextlib, os, sys
+import numpy as np
+from strata.storage import LocalStorage
+from strata.storage.direct import THREADS
+storage, unaligned = LocalStorage(sys.argv[1]), np.ones(20 << 20, np.uint8)[1:]
+asyncio.run(storage.write("parent", unaligned))
+with contextlib.ExitStack() as held:
+    for _ in range(2 * THREADS):
+        held.enter_context(storage._pool.lend())
+    if (child := os.fork()) == 0:
+        asyncio.run(storage.write("child", unaligned))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_storage_that_was_used_still_works_in_a_forked_child(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)], check=True)
+    assert (tmp_path / "child").read_bytes() == (tmp_path / "parent").read_bytes()
+
+
+async def test_a_cancelled_read_leaves_the_buffer_alone_once_it_is_over(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("x", b"1" * (64 * MIB))
+    buffer = bytearray(64 * MIB)
+    task = asyncio.create_task(storage.read_into("x", buffer))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    before = bytes(buffer)
+    assert all(not thread.name.startswith("strata-io") for thread in threading.enumerate())
+    assert bytes(buffer) == before
