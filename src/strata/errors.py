@@ -29,7 +29,7 @@
         ├── QuotaExceededError          more of something than one job may have
         ├── OutOfOrderError             a report came before the one that precedes it
         ├── RestoreTooLateError         the data of this generation was dealt already
-        ├── CheckpointExistsError       that step is committed, or about to be
+        ├── StepTakenError              that step is committed, or about to be
         ├── PayloadTooLargeError        more than an exchange carries
         ├── BarrierTimeoutError         not everyone came in time
         ├── BarrierCancelledError       someone called it off
@@ -271,7 +271,7 @@ class RestoreTooLateError(ClusterError):
         )
 
 
-class CheckpointExistsError(ClusterError):
+class StepTakenError(ClusterError):
     """A step is committed, or all its parts are in."""
 
     def __init__(self, job_id: str, step: int) -> None:

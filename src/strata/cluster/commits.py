@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata.cluster.commands import AckPart
-from strata.errors import CheckpointExistsError
+from strata.errors import StepTakenError
 
 # For so many committed steps it is remembered which parts they have, for acks whose reply was lost.
 MAX_REMEMBERED = 8
@@ -71,12 +71,12 @@ class Commits:
         if command.step in self.committed:
             if command.part in self._parts_of.get(command.step, ()):
                 return None  # its first reply was lost, and meanwhile all was well
-            raise CheckpointExistsError(command.job_id, command.step)
+            raise StepTakenError(command.job_id, command.step)
         if pending is None:
             pending = Pending(command.step, command.epoch, command.generation, workers, now_s)
             self.pending[command.step] = pending
         elif not pending.is_collecting and pending.generation != command.generation:
-            raise CheckpointExistsError(command.job_id, command.step)
+            raise StepTakenError(command.job_id, command.step)
         pending.parts.setdefault(command.worker_id, (command.part, command.size_bytes, command.digest))
         return pending
 

@@ -9,7 +9,7 @@ import pytest
 
 from strata.cluster import commands as c
 from strata.cluster import events as e
-from strata.errors import CheckpointExistsError, StaleGenerationError
+from strata.errors import StaleGenerationError, StepTakenError
 from tests.unit.cluster.conftest import Bench
 
 
@@ -72,7 +72,7 @@ def test_an_ack_that_is_sent_twice_counts_once_even_after_the_commit(bench: Benc
 
 def test_another_save_of_a_committed_step_is_refused(bench: Bench) -> None:
     commit(bench, 10)
-    with pytest.raises(CheckpointExistsError, match="step 10 of job 'default' has its checkpoint already"):
+    with pytest.raises(StepTakenError, match="step 10 of job 'default' has its checkpoint already"):
         ack(bench, "a", part="step_10/other")
 
 
