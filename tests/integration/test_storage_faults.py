@@ -28,6 +28,7 @@ from strata.storage import AzureStorage, LocalStorage, RetryPolicy, S3Storage
 from strata.storage.temporary import DIRECTORY
 from tests.testbed import mounts, servers
 from tests.testbed.gateway import Fate, Gateway, gateway_to
+from tests.testbed.parts import require_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +126,7 @@ class TestKilledWriters:
 class TestBrokenDisks:
     @pytest.fixture(autouse=True)
     def _root(self) -> None:
-        mounts.require_root()
+        require_root()
 
     @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
     async def test_a_full_disk_is_said_and_leaves_nothing(self, tmp_path: Path, kind: str) -> None:

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from scripts.parts import find_program
 from tests.testbed.process import running
 
@@ -18,12 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-
-
-def require_root() -> None:
-    """Go on only if this process may mount file systems."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a file system")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,16 @@ def require_part(name: str) -> None:
     """Go on only if the part is here. CI has every part, so there a missing one is a failure, not a skip."""
     if not (lacks := PARTS[name].missing()):
         return
-    message = f"needs {PARTS[name].what}, which lacks {', '.join(lacks)}: {install_command(name)}"
+    _give_up(f"needs {PARTS[name].what}, which lacks {', '.join(lacks)}: {install_command(name)}")
+
+
+def require_root() -> None:
+    """Go on only if this process may mount file systems."""
+    if os.geteuid() != 0:
+        _give_up("needs root, to mount a file system: sudo make test")
+
+
+def _give_up(message: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
