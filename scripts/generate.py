@@ -1,18 +1,23 @@
 """Write the files that follow from the source, or with ``--check`` say which of them are stale.
 
-docs/configuration.md   every setting, from strata.config
-.env.example            the same, for Docker Compose
+docs/configuration.md        every setting, from strata.config
+.env.example                 the same, for Docker Compose
+src/strata/wire/_generated   messages and stubs, from proto/
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
+
+from grpc_tools import protoc
 
 from strata.config import Settings, expected_of
 
 ROOT = Path(__file__).resolve().parent.parent
+GENERATED = "src/strata/wire/_generated"
 
 CONFIGURATION = """\
 # Configuration
@@ -68,6 +73,19 @@ def env_example() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def messages() -> dict[str, str]:
+    """Return the code of the messages in proto/, by path."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Under this name the generated modules find each other where they will lie.
+        package = GENERATED.removeprefix("src/")
+        outputs = [f"--{kind}_out={folder}" for kind in ("python", "pyi", "grpc_python")]
+        sources = [f"-I{package}={ROOT / 'proto' / 'strata' / 'v1'}", f"{package}/coordinator.proto"]
+        if protoc.main(["protoc", *outputs, *sources]) != 0:
+            sys.exit("protoc failed; see above")
+        made = sorted(Path(folder).rglob("coordinator_pb2*"))
+        return {f"{GENERATED}/{path.name}": path.read_text(encoding="utf-8") for path in made}
+
+
 def _default(name: str) -> str:
     value = Settings.model_fields[name].default
     return "not set" if value is None else f"`{value}`"
@@ -79,7 +97,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is stale")
     check = parser.parse_args().check
     stale = []
-    for name, text in {"docs/configuration.md": configuration(), ".env.example": env_example()}.items():
+    files = {"docs/configuration.md": configuration(), ".env.example": env_example(), **messages()}
+    for name, text in files.items():
         path = ROOT / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue

@@ -52,10 +52,11 @@ class StrataError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # An error crosses process boundaries with its fields; the default would call the constructor
         # with the finished message and fail.
-        return _revive, (type(self), self.args, vars(self))
+        return revive, (type(self), self.args, vars(self))
 
 
-def _revive(kind: type[StrataError], args: tuple[Any, ...], fields: dict[str, Any]) -> StrataError:
+def revive(kind: type[StrataError], args: tuple[Any, ...], fields: dict[str, Any]) -> StrataError:
+    """Make an error again from its message and fields, on the other side of a process boundary."""
     error = kind.__new__(kind, *args)
     error.args = args
     vars(error).update(fields)

@@ -1,0 +1,69 @@
+"""Errors on the wire: the client raises the very error that the coordinator raised, with its fields.
+
+Only errors of :mod:`strata.errors` travel; of any other it is only said that there was one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import grpc
+
+from strata import errors
+from strata.errors import StrataError
+from strata.wire._generated import coordinator_pb2 as pb
+
+# What a client in another language sees first. The first class that fits counts, so that a subclass can differ.
+STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (errors.UnknownJobError, grpc.StatusCode.NOT_FOUND),
+    (errors.UnknownWorkerError, grpc.StatusCode.NOT_FOUND),
+    (errors.UnknownDatasetError, grpc.StatusCode.NOT_FOUND),
+    (errors.DatasetConflictError, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.StepTakenError, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.StaleIncarnationError, grpc.StatusCode.ABORTED),
+    (errors.StaleGenerationError, grpc.StatusCode.ABORTED),
+    (errors.GenerationChangedError, grpc.StatusCode.ABORTED),
+    (errors.OutOfOrderError, grpc.StatusCode.ABORTED),
+    (errors.BarrierCancelledError, grpc.StatusCode.CANCELLED),
+    (errors.BarrierTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.JobFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.QuotaExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.PayloadTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.InvalidIdError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.ClusterError, grpc.StatusCode.FAILED_PRECONDITION),
+    (StrataError, grpc.StatusCode.FAILED_PRECONDITION),
+)
+_VALUES = {"MissingWorker": errors.MissingWorker, "ConfigProblem": errors.ConfigProblem}
+
+
+def status_of(error: Exception) -> grpc.StatusCode:
+    """Return the gRPC status of an error."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+def to_error(error: StrataError) -> pb.Error:
+    """Return the message of an error."""
+    fields = json.dumps(vars(error), default=_plain)
+    return pb.Error(kind=type(error).__name__, message=str(error), fields=fields)
+
+
+def from_error(message: pb.Error) -> StrataError:
+    """Return the error of a message; one that this version does not know is a StrataError with its text."""
+    kind = getattr(errors, message.kind, None)
+    if not isinstance(kind, type) or not issubclass(kind, StrataError):
+        return StrataError(f"{message.kind}: {message.message}")
+    return errors.revive(kind, (message.message,), json.loads(message.fields or "{}", object_hook=_rich))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"": type(value).__name__, **asdict(value)}
+    return str(value)
+
+
+def _rich(value: dict[str, Any]) -> Any:
+    kind = _VALUES.get(value.pop("", None)) if "" in value else None
+    return value if kind is None else kind(**value)
