@@ -20,6 +20,8 @@
     │   ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
     │   └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
     └── ClusterError        the coordinator refuses, or what was waited for will not come
+        ├── JournalUnavailableError     the coordinator cannot make anything durable now
+        ├── JournalDamagedError         the coordinator's record is not what was written
         ├── UnknownJobError             no job of that name
         ├── StaleIncarnationError       the sender was replaced or declared dead: register again
         ├── StaleGenerationError        the membership changed since: rejoin
@@ -170,6 +172,30 @@ def _choices(known: list[str], *, shown: int = 5) -> str:
 
 class ClusterError(StrataError):
     """The coordinator refuses a command, or what was waited for will not come; nothing was changed."""
+
+
+class JournalUnavailableError(ClusterError):
+    """The coordinator's disk takes no writes: nothing durable is promised until it does."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(
+            f"the journal {path} cannot be written: {problem}; nothing was changed, and training may go on. "
+            "Make room or mend the disk, and the coordinator takes commands again by itself"
+        )
+
+
+class JournalDamagedError(ClusterError):
+    """The coordinator's record was changed by something else; it is not guessed what it said."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(
+            f"the journal {path} is damaged: {problem}. Restore the file from a backup, or move it away to begin anew: "
+            "committed checkpoints are in storage and are found there"
+        )
 
 
 class UnknownJobError(ClusterError, LookupError):

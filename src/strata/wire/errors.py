@@ -17,6 +17,7 @@ from strata.wire._generated import coordinator_pb2 as pb
 
 # What a client in another language sees first. The first class that fits counts, so that a subclass can differ.
 STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (errors.JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (errors.UnknownJobError, grpc.StatusCode.NOT_FOUND),
     (errors.UnknownWorkerError, grpc.StatusCode.NOT_FOUND),
     (errors.UnknownDatasetError, grpc.StatusCode.NOT_FOUND),
