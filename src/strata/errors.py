@@ -22,6 +22,10 @@
     └── ClusterError        the coordinator refuses, or what was waited for will not come
         ├── JournalUnavailableError     the coordinator cannot make anything durable now
         ├── JournalDamagedError         the coordinator's record is not what was written
+        ├── CoordinatorLostError        no answer came in time           (also a TimeoutError)
+        ├── OutboxFullError             too much waits for a coordinator that is away
+        ├── PortTakenError              the coordinator cannot listen where it was told to
+        ├── BadCommandError             a command that no one may send, or not like this   (also a ValueError)
         ├── UnknownJobError             no job of that name
         ├── StaleIncarnationError       the sender was replaced or declared dead: register again
         ├── StaleGenerationError        the membership changed since: rejoin
@@ -196,6 +200,48 @@ class JournalDamagedError(ClusterError):
             f"the journal {path} is damaged: {problem}. Restore the file from a backup, or move it away to begin anew: "
             "committed checkpoints are in storage and are found there"
         )
+
+
+class CoordinatorLostError(ClusterError, TimeoutError):
+    """No answer came in time; the coordinator may be away, and the command may or may not have been carried out."""
+
+    def __init__(self, address: str, *, waited_s: float) -> None:
+        self.address = address
+        self.waited_s = waited_s
+        super().__init__(
+            f"the coordinator at {address} has not answered for {waited_s:g} s; see whether it runs. "
+            "Asking again is harmless"
+        )
+
+
+class OutboxFullError(ClusterError):
+    """Too much waits for a coordinator that is away."""
+
+    def __init__(self, *, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} commands wait for a coordinator that does not answer; bring it back, or report less often"
+        )
+
+
+class PortTakenError(ClusterError):
+    """The coordinator cannot listen where it was told to."""
+
+    def __init__(self, what: str, address: str, problem: str) -> None:
+        self.what = what
+        self.address = address
+        self.problem = problem
+        super().__init__(
+            f"{what} cannot listen on {address}: {problem}; another coordinator may run there, or choose another port"
+        )
+
+
+class BadCommandError(ClusterError, ValueError):
+    """A command that cannot be carried out as it is; nothing was changed."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"the coordinator refuses a command: {problem}")
 
 
 class UnknownJobError(ClusterError, LookupError):

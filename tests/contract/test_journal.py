@@ -1,4 +1,4 @@
-"""The contract of a journal, held against every kind: what was appended is there again, in order, or nothing is said."""
+"""The contract of a journal, held against every kind: what was appended is there again, in its order."""
 
 from __future__ import annotations
 

@@ -112,6 +112,8 @@ class Ledger:
         self.datasets: dict[str, DatasetParams] = {}
         self._epochs: dict[tuple[str, int], EpochLedger] = {}
         self._assignments: dict[str, Assignment] = {}
+        # Of the present generation: who owns what, which follows from the above, and what was dealt of it.
+        self._assigned: dict[str, Assignment] = {}
         self._hands: dict[tuple[str, int], dict[str, Spans]] = {}
         self._sequences: dict[str, tuple[str, int]] = {}
 
@@ -136,12 +138,19 @@ class Ledger:
         key = dataset_id, epoch
         if key not in self._hands:
             epoch_ledger = self._epoch(dataset_id, epoch)
-            previous = self._assignments.get(dataset_id)
-            assignment = assign(dataset_id, epoch_ledger.order.num_shards, workers, previous)
-            self._assignments[dataset_id] = assignment
+            self._assignments[dataset_id] = assignment = self.assignment(dataset_id, workers)
             cursor = StickyCursor(epoch, epoch_ledger.consumed)
             self._hands[key] = cursor.deal(epoch_ledger.order, dataset_id, workers, assignment)
         return self._hands[key][worker_id]
+
+    def assignment(self, dataset_id: str, workers: tuple[str, ...]) -> Assignment:
+        """Return who owns which shard while these workers are present; asking changes nothing that lasts."""
+        if dataset_id not in self._assigned:
+            if dataset_id not in self.datasets:
+                raise UnknownDatasetError(dataset_id, known=self.datasets)
+            num_shards = self.datasets[dataset_id].order(epoch=0).num_shards
+            self._assigned[dataset_id] = assign(dataset_id, num_shards, workers, self._assignments.get(dataset_id))
+        return self._assigned[dataset_id]
 
     def report(self, command: ReportProgress) -> bool:
         """Note what a worker's model has seen; return False for a report that was noted before."""
@@ -174,6 +183,7 @@ class Ledger:
     def change_generation(self) -> None:
         """Take all hands back; they are dealt anew when they are asked for."""
         self._hands.clear()
+        self._assigned.clear()
 
     def roll_back(self, cursors: str) -> None:
         """Go back to the cursors of a checkpoint; datasets and epochs that it does not name were not begun."""

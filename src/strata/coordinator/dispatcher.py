@@ -18,7 +18,7 @@ from strata.cluster.commands import JobCommand
 from strata.cluster.events import Effect
 from strata.cluster.replies import Reply
 from strata.coordinator.journal import Entry, Journal
-from strata.errors import JournalUnavailableError, StrataError
+from strata.errors import BadCommandError, JournalUnavailableError, StrataError
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class Dispatcher:
             reply, effects = self.cluster.apply(command, now_s)
         except StrataError as error:
             reply = error
+        except ValueError as error:
+            reply = BadCommandError(str(error))
         else:
             if command.durable:
                 self._entries.append((command, now_s))
