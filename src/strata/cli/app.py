@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.cli import config, version
+from strata.cli import config, coordinator, status, version
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ app = typer.Typer(
 )
 app.command("version")(version.show_version)
 app.command("config")(config.show_config)
+app.command("coordinator")(coordinator.run_coordinator)
+app.command("status")(status.show_status)
+app.command("events")(status.show_events)
 
 
 @app.callback()

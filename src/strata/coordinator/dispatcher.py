@@ -93,6 +93,14 @@ class Dispatcher:
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="journal")
 
+    def now_s(self) -> float:
+        """Return the time that the cluster goes by."""
+        return self._clock.monotonic_s()
+
+    def wall_of(self, at_s: float) -> float:
+        """Return a time of the cluster as seconds since 1970, for people."""
+        return self._clock.wall_s() - self._clock.monotonic_s() + at_s
+
     async def ask(self, command: JobCommand) -> Reply:
         """Apply a command and return its reply, or raise its error."""
         future: asyncio.Future[Reply | StrataError] = asyncio.get_running_loop().create_future()

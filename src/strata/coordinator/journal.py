@@ -7,7 +7,6 @@ end is cut, because nothing of it was ever told, and damage anywhere else refuse
 
 from __future__ import annotations
 
-import errno
 import logging
 import sqlite3
 from collections.abc import Sequence
@@ -194,17 +193,20 @@ class _Transaction:
 
 def open_journal(url: str) -> Journal:
     """Return the journal that a URL names: ``sqlite:///path`` or ``memory://``."""
+    check_state(url)
     if url == "memory://":
         return MemoryJournal()
-    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
-        path = Path(url.removeprefix("sqlite://"))
-        try:
-            return SqliteJournal(path)
-        except OSError as error:
-            raise JournalUnavailableError(
-                str(path), error.strerror or errno.errorcode.get(error.errno or 0, "")
-            ) from error
-    raise ValueError(f"state {url!r}; use sqlite:///path/to/file or memory://")
+    path = Path(url.removeprefix("sqlite://"))
+    try:
+        return SqliteJournal(path)
+    except OSError as error:
+        raise JournalUnavailableError(str(path), error.strerror or str(error)) from error
+
+
+def check_state(url: str) -> None:
+    """Raise ValueError if a URL names no journal."""
+    if url != "memory://" and (not url.startswith("sqlite:///") or url == "sqlite:///"):
+        raise ValueError(f"state {url!r}; use sqlite:///path/to/file or memory://")
 
 
 def _digest(number: int, at_s: float, data: bytes) -> bytes:

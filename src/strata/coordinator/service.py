@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from strata.cluster import commands as c
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.sessions import Session, Sessions, check_command
+from strata.coordinator.status import describe
 from strata.errors import StrataError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
@@ -22,6 +23,7 @@ from strata.wire.errors import status_of, to_error
 ERROR_TRAILER = "strata-error-bin"
 # Frames to a client that does not read are dropped with its stream when there are so many.
 MAX_UNSENT_FRAMES = 10_000
+EVENT_POLL_S = 0.2
 
 M = TypeVar("M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -119,6 +121,28 @@ class CoordinatorService(stubs.CoordinatorServicer):
         for _, checkpoint in sorted(committed.items()):
             convert.fill_checkpoint(reply.checkpoints.add(), checkpoint)
         return reply
+
+    async def GetStatus(self, request: pb.GetStatus, context: Context) -> pb.Status:
+        """Return what all jobs are doing."""
+        return describe(self._dispatcher.cluster, now_s=self._dispatcher.now_s())
+
+    async def StreamEvents(self, request: pb.StreamEvents, context: Context) -> AsyncIterator[pb.Event]:
+        """Return what has happened, and go on with what happens."""
+        following = 0
+        while True:
+            following, events = self._dispatcher.cluster.events.since(following)
+            for event in events:
+                if request.job_id in ("", event.job_id):
+                    yield pb.Event(
+                        time_s=self._dispatcher.wall_of(event.at_s),
+                        job_id=event.job_id,
+                        worker_id=event.worker_id or "",
+                        kind=event.kind,
+                        reason=event.reason,
+                    )
+            if request.once:
+                return
+            await asyncio.sleep(EVENT_POLL_S)
 
     async def Channel(self, request_iterator: AsyncIterator[pb.ClientFrame], context: Context) -> None:
         """Everything on one stream, and what the coordinator says by itself."""

@@ -437,6 +437,110 @@ class Checkpoints(_message.Message):
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
 
+class GetStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    generation: int
+    waits_for: int
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    datasets: _containers.RepeatedCompositeFieldContainer[DatasetStatus]
+    barriers: _containers.RepeatedCompositeFieldContainer[BarrierStatus]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
+    pending: _containers.RepeatedCompositeFieldContainer[PendingStatus]
+    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    rank: int
+    state: str
+    step: int
+    epoch: int
+    silent_s: float
+    address: str
+    gpu_count: int
+    def __init__(self, worker_id: _Optional[str] = ..., rank: _Optional[int] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., silent_s: _Optional[float] = ..., address: _Optional[str] = ..., gpu_count: _Optional[int] = ...) -> None: ...
+
+class DatasetStatus(_message.Message):
+    __slots__ = ("dataset_id", "total_samples", "total_shards")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    total_samples: int
+    total_shards: int
+    def __init__(self, dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., total_shards: _Optional[int] = ...) -> None: ...
+
+class BarrierStatus(_message.Message):
+    __slots__ = ("name", "arrived", "expected", "missing")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    arrived: int
+    expected: int
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., arrived: _Optional[int] = ..., expected: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PendingStatus(_message.Message):
+    __slots__ = ("step", "writing", "missing")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WRITING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    writing: bool
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, step: _Optional[int] = ..., writing: _Optional[bool] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StreamEvents(_message.Message):
+    __slots__ = ("job_id", "once")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    once: bool
+    def __init__(self, job_id: _Optional[str] = ..., once: _Optional[bool] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("time_s", "job_id", "worker_id", "kind", "reason")
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    time_s: float
+    job_id: str
+    worker_id: str
+    kind: str
+    reason: str
+    def __init__(self, time_s: _Optional[float] = ..., job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

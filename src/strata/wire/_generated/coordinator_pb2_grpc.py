@@ -110,6 +110,16 @@ class CoordinatorStub:
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListCheckpoints.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Checkpoints.FromString,
                 _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/strata.v1.Coordinator/GetStatus',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetStatus.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Status.FromString,
+                _registered_method=True)
+        self.StreamEvents = channel.unary_stream(
+                '/strata.v1.Coordinator/StreamEvents',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.StreamEvents.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Event.FromString,
+                _registered_method=True)
         self.Channel = channel.stream_stream(
                 '/strata.v1.Coordinator/Channel',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ClientFrame.SerializeToString,
@@ -213,6 +223,19 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatus(self, request, context):
+        """For people and tools.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamEvents(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Channel(self, request_iterator, context):
         """Everything above on one lasting connection, and what the coordinator says by itself. The WebSocket channel carries
         the same frames, one to a binary message.
@@ -298,6 +321,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ListCheckpoints,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListCheckpoints.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Checkpoints.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetStatus.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Status.SerializeToString,
+            ),
+            'StreamEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamEvents,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.StreamEvents.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Event.SerializeToString,
             ),
             'Channel': grpc.stream_stream_rpc_method_handler(
                     servicer.Channel,
@@ -711,6 +744,60 @@ class Coordinator:
             '/strata.v1.Coordinator/ListCheckpoints',
             strata_dot_wire_dot___generated_dot_coordinator__pb2.ListCheckpoints.SerializeToString,
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Checkpoints.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/GetStatus',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.GetStatus.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/strata.v1.Coordinator/StreamEvents',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.StreamEvents.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Event.FromString,
             options,
             channel_credentials,
             insecure,
