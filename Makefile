@@ -58,6 +58,7 @@ bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.sharding
 	$(BIN)/python -m benchmarks.cluster
+	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.storage
 
 clean:  ## remove .venv and everything else that was made here

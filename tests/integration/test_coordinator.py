@@ -18,7 +18,6 @@ from strata.cluster import commands as c
 from strata.cluster.events import CheckpointCommitted, Effect, GenerationChanged, ManifestWanted
 from strata.cluster.replies import Heard, Registered
 from strata.coordinator.server import SERVICE, Coordinator, CoordinatorConfig
-from strata.coordinator.service import ERROR_TRAILER
 from strata.errors import (
     BadCommandError,
     BarrierTimeoutError,
@@ -29,7 +28,7 @@ from strata.errors import (
 )
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
-from strata.wire.errors import from_error
+from strata.wire.errors import ERROR_TRAILER, from_error
 
 LIMITS = Limits(lease_s=2.0, grace_s=0.3)
 

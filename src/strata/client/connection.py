@@ -63,6 +63,11 @@ class Connection:
         self.generation = 0
 
     @property
+    def incarnation(self) -> str:
+        """What the worker calls its present life; another one after it was declared dead."""
+        return self._worker.incarnation
+
+    @property
     def kind(self) -> str:
         """What carries the frames now: channel, stream, or nothing."""
         names = {ChannelTransport: "channel", StreamTransport: "stream"}

@@ -14,13 +14,12 @@ from strata.cluster import commands as c
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.sessions import Session, Sessions, check_command
 from strata.coordinator.status import describe
-from strata.errors import StrataError
+from strata.errors import StrataError, UnknownWorkerError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
-from strata.wire.errors import status_of, to_error
+from strata.wire.errors import ERROR_TRAILER, status_of, to_error
 
-ERROR_TRAILER = "strata-error-bin"
 # Frames to a client that does not read are dropped with its stream when there are so many.
 MAX_UNSENT_FRAMES = 10_000
 EVENT_POLL_S = 0.2
@@ -186,8 +185,11 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
     def _data_shards(self, request: pb.GetDataShard) -> pb.DataShards:
         job = self._dispatcher.cluster.job(request.job_id or "default")
-        assignment = job.ledger.assignment(request.dataset_id, job.membership.ids())
-        shards = assignment.shards_of(request.worker_id)
+        workers = job.membership.ids()
+        if not request.worker_id and not 0 <= request.rank < len(workers):
+            raise UnknownWorkerError(f"rank {request.rank}", known=workers)
+        assignment = job.ledger.assignment(request.dataset_id, workers)
+        shards = assignment.shards_of(request.worker_id or workers[request.rank])
         params = job.ledger.datasets[request.dataset_id]
         order = params.order(epoch=request.epoch)
         reply = pb.DataShards(total_shards=order.num_shards)

@@ -15,6 +15,9 @@ from strata import errors
 from strata.errors import StrataError
 from strata.wire._generated import coordinator_pb2 as pb
 
+# Where a gRPC status carries the whole error.
+ERROR_TRAILER = "strata-error-bin"
+
 # What a client in another language sees first. The first class that fits counts, so that a subclass can differ.
 STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (errors.JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),

@@ -390,16 +390,18 @@ class ForgetCheckpoints(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetDataShard(_message.Message):
-    __slots__ = ("job_id", "dataset_id", "worker_id", "epoch")
+    __slots__ = ("job_id", "dataset_id", "worker_id", "epoch", "rank")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     dataset_id: str
     worker_id: str
     epoch: int
-    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    rank: int
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class DataShards(_message.Message):
     __slots__ = ("total_shards", "shards")

@@ -1,0 +1,141 @@
+"""Client: the connection for a training loop that has no event loop of its own.
+
+It lives in a thread with its own event loop, so that the worker keeps beating while the training thread computes. A
+call that holds the interpreter's lock for longer than a lease still silences it; see docs/coordinator.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import uuid
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Self, TypeVar
+
+from strata.client.connection import Connection
+from strata.cluster import commands as c
+from strata.cluster.events import BarrierReleased, Effect
+from strata.cluster.replies import Heard, Registered, Reply
+from strata.errors import CoordinatorLostError
+
+T = TypeVar("T")
+GOODBYE_TIMEOUT_S = 2.0
+
+
+class Client:
+    """A worker's connection with blocking calls, usable from any thread; leaving the block says goodbye.
+
+    It does not survive a fork: a child that uses it gets an error that says so, and its parent is not disturbed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        worker_id: str,
+        *,
+        job_id: str = "default",
+        on_effect: Callable[[Effect], None] = lambda _: None,
+        **registration: Any,
+    ) -> None:
+        self._pid = os.getpid()
+        self._worker = c.RegisterWorker(
+            job_id=job_id, worker_id=worker_id, incarnation=uuid.uuid4().hex, **registration
+        )
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="strata-client", daemon=True)
+        self._thread.start()
+        self._connection = self._call(self._make(on_effect))
+        self._running = asyncio.run_coroutine_threadsafe(self._connection.run(), self._loop)
+        self._closed = False
+        atexit.register(self.close)
+
+    @property
+    def generation(self) -> int:
+        """The generation that the worker knows of."""
+        return self._connection.generation
+
+    @property
+    def transport(self) -> str:
+        """What carries the frames now: channel, stream, or nothing."""
+        return self._connection.kind
+
+    def wait_registered(self, timeout_s: float = 30.0) -> Registered:
+        """Return the worker's place in its job, when the coordinator has taken it in."""
+        self.heartbeat(timeout_s=timeout_s)
+        assert self._connection.registered is not None
+        return self._connection.registered
+
+    def heartbeat(self, *, timeout_s: float | None = None, **fields: Any) -> Heard:
+        """Say what the worker is doing; the beats in the background go on saying it."""
+        self._connection.beat = replace(self._connection.beat, **fields)
+        heard = self.ask(self._connection.beat, timeout_s=timeout_s)
+        assert isinstance(heard, Heard)
+        return heard
+
+    def ask(self, command: c.JobCommand, *, timeout_s: float | None = None) -> Reply:
+        """Send a command and return its reply, or raise its error."""
+        return self._call(self._connection.ask(command, timeout_s=timeout_s))
+
+    def meet(self, name: str, **fields: Any) -> BarrierReleased:
+        """Arrive at a barrier and return when it is released, or raise why it will not be."""
+        return self._call(self._connection.meet(name, **fields))
+
+    def close(self) -> None:
+        """Say goodbye, if the coordinator can hear it, and end the thread."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        goodbye = c.Goodbye(
+            job_id=self._worker.job_id, worker_id=self._worker.worker_id, incarnation=self._connection.incarnation
+        )
+        try:
+            if self._connection.registered is not None:
+                self.ask(goodbye, timeout_s=GOODBYE_TIMEOUT_S)
+        except CoordinatorLostError:
+            pass  # its lease will end
+        finally:
+            self._running.cancel()
+            self._call(_settle())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _make(self, on_effect: Callable[[Effect], None]) -> Connection:
+        return Connection(self._url, self._worker, on_effect=on_effect)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._pid != os.getpid():
+            work.close()
+            raise RuntimeError("a Client does not survive a fork; make one in the new process")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+async def _settle() -> None:
+    """Wait until every other task of this loop has ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
