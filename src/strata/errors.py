@@ -4,12 +4,21 @@
     ├── ConfigError         a setting has a value that cannot be used
     ├── InvalidIdError      a name that cannot become a storage path    (also a ValueError)
     ├── MissingExtraError   an optional library is not installed        (also an ImportError)
-    └── ShardingError       data cannot be handed out as asked
-        ├── NoWorkersError         there is nobody to hand it to
-        ├── UnknownWorkerError     no worker of that name is registered     (also a LookupError)
-        ├── UnknownDatasetError    no dataset of that name is registered    (also a LookupError)
-        ├── DatasetConflictError   the dataset is registered with other parameters
-        └── DamagedRecordError     bytes that are not the record they claim to be
+    ├── ShardingError       data cannot be handed out as asked
+    │   ├── NoWorkersError         there is nobody to hand it to
+    │   ├── UnknownWorkerError     no worker of that name is registered     (also a LookupError)
+    │   ├── UnknownDatasetError    no dataset of that name is registered    (also a LookupError)
+    │   ├── DatasetConflictError   the dataset is registered with other parameters
+    │   └── DamagedRecordError     bytes that are not the record they claim to be
+    └── StorageError        a store did not do what was asked of it
+        ├── ObjectNotFoundError       there is no such object
+        ├── ObjectExistsError         there is one already, and it was to be new
+        ├── StoragePermissionError    the store knows us and refuses, or does not know us
+        ├── StorageFullError          no space left, or a quota is used up
+        ├── StorageUnavailableError   no usable answer within the attempts and the time allowed
+        ├── CorruptObjectError        the object is not what was written
+        ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
+        └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
 
 Each constructor takes typed fields and builds the message: what happened, to what, and what to do.
 The fields stay on the error, so that code can act on them and a process boundary can carry them.
@@ -141,3 +150,110 @@ def _choices(known: list[str], *, shown: int = 5) -> str:
         return "none is; register it first"
     more = f" and {len(known) - shown} more" if len(known) > shown else ""
     return f"there are {', '.join(known[:shown])}{more}"
+
+
+class StorageError(StrataError):
+    """A store did not do what was asked of it; ``path`` says for which object, ``hint`` what to do."""
+
+    def __init__(self, problem: str, *, path: str, backend: str, hint: str) -> None:
+        self.problem = problem
+        self.path = path
+        self.backend = backend
+        self.hint = hint
+        super().__init__(f"{backend}: {_shorten(path)}: {problem}; {hint}")
+
+
+class ObjectNotFoundError(StorageError):
+    """There is no object at this path."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "there is no such object",
+            path=path,
+            backend=backend,
+            hint="list the store to see what is there; a checkpoint that was not committed is never there",
+        )
+
+
+class ObjectExistsError(StorageError):
+    """There is an object at this path already; it was left as it is."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "there is an object already",
+            path=path,
+            backend=backend,
+            hint="it was left as it is; another worker was first, or the path was used before",
+        )
+
+
+class StoragePermissionError(StorageError):
+    """The store refuses: missing rights, wrong or missing credentials, or a read-only file system."""
+
+    def __init__(self, path: str, *, backend: str, problem: str, hint: str) -> None:
+        super().__init__(problem, path=path, backend=backend, hint=hint)
+
+
+class StorageFullError(StorageError):
+    """No space is left, or a quota is used up; nothing of the new object was kept."""
+
+    def __init__(self, path: str, *, backend: str, problem: str) -> None:
+        super().__init__(
+            problem,
+            path=path,
+            backend=backend,
+            hint="nothing of the new object was kept; free space, raise the quota or keep fewer checkpoints",
+        )
+
+
+class StorageUnavailableError(StorageError):
+    """No usable answer came within the attempts and the time allowed."""
+
+    def __init__(
+        self, path: str, *, backend: str, problem: str, attempts: int, elapsed_s: float, hint: str
+    ) -> None:
+        self.reason = problem
+        self.attempts = attempts
+        self.elapsed_s = elapsed_s
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"{problem} ({tries} in {elapsed_s:.1f} s)", path=path, backend=backend, hint=hint)
+
+
+class CorruptObjectError(StorageError):
+    """The object is not what was written: it is shorter than what is asked of it, or its digest differs."""
+
+    def __init__(self, path: str, *, backend: str, problem: str) -> None:
+        super().__init__(
+            problem, path=path, backend=backend, hint="restore an older checkpoint, or write the object again"
+        )
+
+
+class InvalidKeyError(StorageError, ValueError):
+    """A key that no store may be asked for; nothing was asked."""
+
+    def __init__(self, path: object, problem: str, *, backend: str = "storage") -> None:
+        super().__init__(
+            problem,
+            path=path if isinstance(path, str) else repr(path),
+            backend=backend,
+            hint="use relative keys such as job/checkpoints/step_100/model.bin",
+        )
+
+
+class UnsafeStoreError(StorageError):
+    """The store ignores put-if-absent, so that two workers could both commit; nothing was written."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "the store accepts put-if-absent and overwrites all the same, so two workers could both commit",
+            path=path,
+            backend=backend,
+            hint="use a store that honours If-None-Match, or pass allow_unsafe=True and accept that risk",
+        )
+
+
+def _shorten(text: str) -> str:
+    """Show a path as it is, and one that is long or has odd characters as a bounded literal."""
+    if len(text) <= 300 and text.isprintable() and text:
+        return text
+    return repr(text) if len(text) <= 300 else f"{text[:200]!r}... ({len(text)} characters)"

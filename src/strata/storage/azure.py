@@ -1,0 +1,76 @@
+"""AzureStorage: Azure Blob Storage."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from strata.errors import MissingExtraError
+from strata.storage.retry import RetryPolicy, is_http
+
+try:
+    from obstore.store import AzureStore
+
+    from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
+except ModuleNotFoundError as error:
+    raise MissingExtraError("azure", needed_for="AzureStorage") from error
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, RetryConfig
+
+# What Put Blob takes in one request, and how many blocks a blob may have.
+MAX_SINGLE_PUT_BYTES = 5000 << 20
+MAX_PARTS = 50_000
+
+
+class AzureStorage(ObjectStorage):
+    """Objects in a container of Azure Blob Storage, below ``prefix``.
+
+    Credentials: the arguments, else the environment (AZURE_STORAGE_ACCOUNT_NAME with
+    AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or a client secret), else the identity of the pod or
+    machine. ``endpoint`` is the whole address of the account, for an emulator or a private cloud.
+    """
+
+    def __init__(
+        self,
+        container: str,
+        prefix: str = "",
+        *,
+        account: str | None = None,
+        account_key: str | None = None,
+        sas_token: str | None = None,
+        endpoint: str | None = None,
+        retry: RetryPolicy | None = None,
+        part_bytes: int = PART_BYTES,
+        concurrency: int = CONCURRENCY,
+        allow_unsafe: bool = False,
+    ) -> None:
+        retry = retry or RetryPolicy()
+        endpoint = endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
+        given = {
+            "account_name": account,
+            "account_key": account_key,
+            "sas_key": sas_token,
+            "endpoint": endpoint,
+        }
+        config: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+
+        def connect(retry_config: RetryConfig) -> ObjectStore:
+            return AzureStore(
+                container,
+                client_options=retry.client_config(allow_http=is_http(endpoint)),
+                retry_config=retry_config,
+                **config,
+            )
+
+        super().__init__(
+            connect,
+            backend=f"az://{container}",
+            prefix=prefix,
+            retry=retry,
+            part_bytes=part_bytes,
+            concurrency=concurrency,
+            max_single_put_bytes=MAX_SINGLE_PUT_BYTES,
+            max_parts=MAX_PARTS,
+            allow_unsafe=allow_unsafe,
+        )

@@ -1,0 +1,89 @@
+"""Blocking work in a thread, for an event loop that may lose interest; the system's errors are translated."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from strata.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageFullError,
+    StoragePermissionError,
+    StorageUnavailableError,
+)
+from strata.storage.directory import BACKEND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+async def run_blocking(
+    path: str, work: Callable[[threading.Event], T], stop: threading.Event | None = None
+) -> T:
+    """Run blocking work in a thread; on cancellation tell it to stop, and raise only when it has.
+
+    A thread that went on alone would still use the caller's buffer, or publish what nobody wants any more.
+    """
+    stop = stop or threading.Event()
+    started_s = time.monotonic()
+    thread = asyncio.ensure_future(asyncio.to_thread(work, stop))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        stop.set()
+        while not thread.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
+        thread.exception()
+        raise
+    except OSError as error:
+        raise _translate(error, path, time.monotonic() - started_s) from error
+
+
+def _translate(error: OSError, path: str, elapsed_s: float) -> StorageError:
+    """Say in Strata's words what the operating system said; the one place that does."""
+    said = os.strerror(error.errno) if error.errno else str(error)
+    match error.errno:
+        case errno.ENOENT:
+            return ObjectNotFoundError(path, backend=BACKEND)
+        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
+            return StorageFullError(path, backend=BACKEND, problem=said)
+        case errno.EROFS:
+            return StoragePermissionError(
+                path, backend=BACKEND, problem=said, hint="remount it writable or choose another root"
+            )
+        case errno.EACCES | errno.EPERM:
+            return StoragePermissionError(
+                path,
+                backend=BACKEND,
+                problem=said,
+                hint="give this user rights to the root and what is in it",
+            )
+        case errno.ENAMETOOLONG:
+            return InvalidKeyError(path, said, backend=BACKEND)
+        case errno.EISDIR | errno.ENOTEMPTY:
+            hint = "on a file system a key cannot be an object and a directory; choose another key"
+            return StorageError("it is a directory of other objects", path=path, backend=BACKEND, hint=hint)
+        case errno.EXDEV:
+            hint = "mount it elsewhere and use that as a root of its own"
+            return StorageError(
+                "another file system is mounted below the root", path=path, backend=BACKEND, hint=hint
+            )
+        case errno.EIO | errno.ENXIO | errno.ENODEV | errno.ESTALE | errno.ETIMEDOUT | errno.ENOTCONN:
+            hint = "the device or its server failed; look at the kernel's log (dmesg)"
+        case errno.EMFILE | errno.ENFILE | errno.ENOMEM | errno.EAGAIN:
+            hint = "this machine is out of file descriptors or memory; raise the limit (ulimit -n)"
+        case _:
+            return StorageError(said, path=path, backend=BACKEND, hint="this is unexpected; please report it")
+    return StorageUnavailableError(
+        path, backend=BACKEND, problem=said, attempts=1, elapsed_s=elapsed_s, hint=hint
+    )

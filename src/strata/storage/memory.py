@@ -1,0 +1,101 @@
+"""MemoryStorage: the whole contract in a dictionary, for tests and for trying things out."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from strata.clock import Clock, SystemClock
+from strata.errors import ObjectExistsError, ObjectNotFoundError
+from strata.storage.keys import check_key, check_prefix
+from strata.storage.protocol import ObjectInfo, check_end, check_range, view_bytes, view_writable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from typing_extensions import Buffer
+
+BACKEND = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    modified_s: float
+
+
+@dataclass(slots=True)
+class _MemoryWriter:
+    parts: bytearray = field(default_factory=bytearray)
+
+    async def write(self, data: Buffer) -> None:
+        self.parts += view_bytes(data)
+
+
+class MemoryStorage:
+    """Keeps objects as long as it lives itself. No operation waits, so each is atomic on its event loop."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._objects: dict[str, _Object] = {}
+
+    def __repr__(self) -> str:
+        return f"MemoryStorage({len(self._objects)} objects)"
+
+    async def write(self, path: str, data: Buffer) -> None:
+        """Put the object in place, over any older one."""
+        self._objects[check_key(path)] = _Object(bytes(view_bytes(data)), self._clock.wall_s())
+
+    async def write_new(self, path: str, data: Buffer) -> None:
+        """Put the object in place only if there is none."""
+        if check_key(path) in self._objects:
+            raise ObjectExistsError(path, backend=BACKEND)
+        await self.write(path, data)
+
+    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return exactly ``length`` bytes from ``start``, or all from there."""
+        check_range(start, length)
+        data = self._find(path).data
+        end = len(data) if length is None else start + length
+        check_end(path, max(start, end), len(data), backend=BACKEND)
+        return data[start:end]
+
+    async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
+        """Fill the buffer with the bytes from ``start``."""
+        check_range(start, None)
+        view = view_writable(buffer)
+        data = self._find(path).data
+        check_end(path, start + len(view), len(data), backend=BACKEND)
+        view[:] = memoryview(data)[start : start + len(view)]
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is an object at ``path``."""
+        return check_key(path) in self._objects
+
+    async def delete(self, path: str) -> None:
+        """Remove the object; one that is not there is fine."""
+        self._objects.pop(check_key(path), None)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """Yield every object below ``prefix`` that was there when the listing began."""
+        checked = check_prefix(prefix)
+        for path, found in list(self._objects.items()):
+            if not checked or path.startswith(f"{checked}/"):
+                etag = blake2b(found.data, digest_size=16).hexdigest()
+                yield ObjectInfo(path, len(found.data), found.modified_s, etag)
+
+    @asynccontextmanager
+    async def writer(self, path: str) -> AsyncIterator[_MemoryWriter]:
+        """Collect the pieces, and publish them when the block ends normally."""
+        check_key(path)
+        writer = _MemoryWriter()
+        yield writer
+        await self.write(path, writer.parts)
+
+    def _find(self, path: str) -> _Object:
+        try:
+            return self._objects[check_key(path)]
+        except KeyError:
+            raise ObjectNotFoundError(path, backend=BACKEND) from None

@@ -1,0 +1,239 @@
+"""ObjectStorage: the contract over any store that obstore speaks to.
+
+``write_new`` is always one conditional PUT. Completing a multipart upload on condition is not atomic on every
+server, so it is never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import obstore
+
+from strata.errors import (
+    InvalidKeyError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+    UnsafeStoreError,
+)
+from strata.storage.answer import translated
+from strata.storage.download import read_bytes, read_into
+from strata.storage.keys import RESERVED, check_key, check_prefix
+from strata.storage.probe import honours_put_if_absent
+from strata.storage.protocol import ObjectInfo, check_range, view_bytes, view_writable
+from strata.storage.reference import ObjectRef
+from strata.storage.retry import RetryPolicy
+from strata.storage.upload import Upload, UploadWriter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from obstore.store import ObjectStore, RetryConfig
+    from typing_extensions import Buffer
+
+log = logging.getLogger(__name__)
+
+PART_BYTES = 16 << 20
+MIN_PART_BYTES = 5 << 20
+CONCURRENCY = 8
+LIST_PAGE = 1000
+# Names the writer of an object, in its metadata; see ObjectStorage.write_new. Azure takes no dash, and proxies
+# drop headers with an underscore.
+WRITER = "stratawriter"
+_JITTER = random.SystemRandom()
+
+
+class ObjectStorage:
+    """Objects in a bucket, below ``prefix``. Memory is bounded by parts under way, never by the object.
+
+    ``connect`` makes the store for a retry configuration. ``max_single_put_bytes`` and ``max_parts`` are the
+    limits of the service. ``allow_unsafe`` accepts a store that ignores put-if-absent: there, two writers of
+    one ``write_new`` can both succeed.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[RetryConfig], ObjectStore],
+        *,
+        backend: str,
+        prefix: str = "",
+        retry: RetryPolicy | None = None,
+        part_bytes: int = PART_BYTES,
+        concurrency: int = CONCURRENCY,
+        max_single_put_bytes: int = 5 << 30,
+        max_parts: int = 10_000,
+        allow_unsafe: bool = False,
+    ) -> None:
+        if part_bytes < MIN_PART_BYTES:
+            raise ValueError(f"part_bytes={part_bytes} is less than {MIN_PART_BYTES}, which S3 asks for")
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency} must be 1 or more")
+        self._retry = retry or RetryPolicy()
+        self._store = connect(self._retry.retry_config())
+        # A conditional PUT is retried here and not by obstore: only here a lost answer can be understood.
+        self._store_once = connect(self._retry.retry_config(max_attempts=1))
+        self._backend = backend
+        self._prefix = check_prefix(prefix)
+        self._part_bytes = part_bytes
+        self._concurrency = concurrency
+        self._max_single_put_bytes = max_single_put_bytes
+        self._max_parts = max_parts
+        self._allow_unsafe = allow_unsafe
+        self._honours_put_if_absent: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._backend!r}, prefix={self._prefix!r})"
+
+    async def write(self, path: str, data: Buffer) -> None:
+        """Put the object in place, over any older one; a large one in parts, straight from ``data``."""
+        ref, view = self._ref(path), view_bytes(data)
+        if len(view) <= ref.part_bytes:
+            with translated(path, self._backend):
+                await obstore.put_async(ref.store, ref.key, view, use_multipart=False)
+            return
+        # The largest object must fit the number of parts that the service takes.
+        ref = replace(ref, part_bytes=max(ref.part_bytes, -(-len(view) // self._max_parts)))
+        upload = Upload(ref)
+        try:
+            for start in range(0, len(view), ref.part_bytes):
+                await upload.send(view[start : start + ref.part_bytes])
+            await upload.finish()
+        except BaseException:
+            await upload.abandon()
+            raise
+
+    async def write_new(self, path: str, data: Buffer) -> None:
+        """Put the object in place only if there is none: exactly one of many writers succeeds.
+
+        An answer that got lost does not hide who won: the object carries its writer's token, and a writer
+        that finds an object after a failed attempt asks whose it is.
+        """
+        ref, view = self._ref(path), view_bytes(data)
+        if len(view) > self._max_single_put_bytes:
+            raise StorageError(
+                f"{len(view)} bytes are more than one conditional PUT takes ({self._max_single_put_bytes})",
+                path=path,
+                backend=self._backend,
+                hint="use write() for large objects and write_new() for the small one that commits them",
+            )
+        if not await self._is_safe() and await self.exists(path):
+            raise ObjectExistsError(path, backend=self._backend)
+        token, started_s, attempt = uuid.uuid4().hex, time.monotonic(), 1
+        while True:
+            try:
+                await self._put_if_absent(ref, view, token)
+            except ObjectExistsError:
+                if attempt > 1 and await self._token_of(ref) == token:
+                    return
+                raise
+            except StorageUnavailableError as error:
+                elapsed_s = time.monotonic() - started_s
+                wait_s = self._retry.backoff_s(attempt, _JITTER.random())
+                if attempt >= self._retry.max_attempts or elapsed_s + wait_s > self._retry.max_elapsed_s:
+                    raise StorageUnavailableError(
+                        path,
+                        backend=self._backend,
+                        problem=error.reason,
+                        attempts=attempt,
+                        elapsed_s=elapsed_s,
+                        hint=f"the object may be there or not; {error.hint}",
+                    ) from None
+                await asyncio.sleep(wait_s)
+                attempt += 1
+            else:
+                return
+
+    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return exactly ``length`` bytes from ``start``, or all from there."""
+        check_range(start, length)
+        return await read_bytes(self._ref(path), start, length)
+
+    async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
+        """Fill the buffer from ``start`` with parallel requests, all of them of one version of the object."""
+        check_range(start, None)
+        await read_into(self._ref(path), view_writable(buffer), start)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is an object at ``path``."""
+        ref = self._ref(path)
+        try:
+            with translated(path, self._backend):
+                await obstore.head_async(ref.store, ref.key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    async def delete(self, path: str) -> None:
+        """Remove the object; one that is not there is fine."""
+        ref = self._ref(path)
+        with suppress(ObjectNotFoundError), translated(path, self._backend):
+            await obstore.delete_async(ref.store, ref.key)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """Yield every object below ``prefix``, as the store pages through them."""
+        below = self._join(check_prefix(prefix))
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        with translated(prefix, self._backend):
+            async for batch in obstore.list(self._store, below or None, chunk_size=LIST_PAGE):
+                for meta in batch:
+                    path = meta["path"][cut:]
+                    # What has another name than a key can have, or is a probe under way, is not ours to show.
+                    with suppress(InvalidKeyError):
+                        check_key(path)
+                        modified_s = meta["last_modified"].timestamp()
+                        yield ObjectInfo(path, meta["size"], modified_s, meta["e_tag"])
+
+    @asynccontextmanager
+    async def writer(self, path: str) -> AsyncIterator[UploadWriter]:
+        """Write piece by piece; publish when the block ends normally, leave nothing otherwise."""
+        writer = UploadWriter(self._ref(path), max_parts=self._max_parts)
+        try:
+            yield writer
+            await writer.publish()
+        except BaseException:
+            await writer.abandon()
+            raise
+
+    def _join(self, path: str) -> str:
+        return "/".join(part for part in (self._prefix, path) if part)
+
+    def _ref(self, path: str) -> ObjectRef:
+        key = self._join(check_key(path))
+        return ObjectRef(self._store, key, path, self._backend, self._part_bytes, self._concurrency)
+
+    async def _put_if_absent(self, ref: ObjectRef, view: memoryview, token: str) -> None:
+        with translated(ref.path, self._backend):
+            await obstore.put_async(
+                self._store_once,
+                ref.key,
+                view,
+                mode="create",
+                attributes={WRITER: token},
+                use_multipart=False,
+            )
+
+    async def _token_of(self, ref: ObjectRef) -> str | None:
+        with translated(ref.path, self._backend):
+            result = await obstore.get_async(ref.store, ref.key, options={"head": True})
+        return result.attributes.get(WRITER)
+
+    async def _is_safe(self) -> bool:
+        """Whether put-if-absent can be relied on; asked of the store once."""
+        if self._honours_put_if_absent is None:
+            directory = self._join(f"{RESERVED}probe")
+            honours = await honours_put_if_absent(self._store_once, directory, backend=self._backend)
+            if not honours and not self._allow_unsafe:
+                raise UnsafeStoreError(directory, backend=self._backend)
+            if not honours:
+                log.warning("%r ignores put-if-absent: two workers could both commit a checkpoint", self)
+            self._honours_put_if_absent = honours
+        return self._honours_put_if_absent

@@ -1,0 +1,126 @@
+"""What every store promises. One test class holds each backend to it.
+
+Keys are checked by :mod:`strata.storage.keys`. Errors are those of :mod:`strata.errors` under StorageError;
+each names the object and what to do. A key that is both an object and the directory of others is not
+portable: object stores have it, file systems cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from strata.errors import CorruptObjectError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object in a listing. ``modified_s`` is the store's wall clock: for people, never for decisions."""
+
+    path: str
+    size_bytes: int
+    modified_s: float
+    etag: str | None
+
+
+class ObjectWriter(Protocol):
+    """Receives one object piece by piece; see :meth:`Storage.writer`."""
+
+    async def write(self, data: Buffer) -> None:
+        """Append ``data``; when this returns, the caller may use the buffer for something else."""
+        ...
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """A place for objects. Whatever dies, a reader sees a whole object or none, and never a mix of two.
+
+    A write that returned is durable: it survives the loss of this process, and of the machine as far as the
+    store itself does. A write that raised or was cancelled left the old object, or none, or the whole new
+    one. When a call ends, however it ends, the buffer that it was given is no longer in use.
+    """
+
+    async def write(self, path: str, data: Buffer) -> None:
+        """Put the object in place, over any older one: atomic and durable."""
+        ...
+
+    async def write_new(self, path: str, data: Buffer) -> None:
+        """Put the object in place only if there is none: of any number of writers, exactly one succeeds.
+
+        The others get ObjectExistsError.
+        """
+        ...
+
+    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return exactly ``length`` bytes from ``start``, or all from there; fewer is CorruptObjectError.
+
+        For large objects use :meth:`read_into`, which needs no second copy in memory.
+        """
+        ...
+
+    async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
+        """Fill the writable ``buffer`` with the bytes from ``start``.
+
+        An object that is too short is a CorruptObjectError. After an error, the buffer is undefined.
+        """
+        ...
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is an object at ``path``."""
+        ...
+
+    async def delete(self, path: str) -> None:
+        """Remove the object; one that is not there is fine."""
+        ...
+
+    def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """Yield every object below ``prefix``, whole segments only, in no promised order.
+
+        Objects that appear or go meanwhile may or may not be seen; parts of objects never are.
+        """
+        ...
+
+    def writer(self, path: str) -> AbstractAsyncContextManager[ObjectWriter]:
+        """Write one object piece by piece, in bounded memory.
+
+        Leaving the block normally publishes the object like :meth:`write`; leaving it by an exception or by
+        cancellation leaves nothing behind.
+        """
+        ...
+
+
+def view_bytes(data: Buffer) -> memoryview:
+    """Look at any contiguous buffer as plain bytes, without copying it."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise ValueError("the buffer is not contiguous; make it so, e.g. with numpy.ascontiguousarray")
+    # A view with a zero in its shape cannot be cast, and has no bytes to look at.
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
+def view_writable(data: Buffer) -> memoryview:
+    """Look at a contiguous buffer as plain bytes that may be written."""
+    view = view_bytes(data)
+    if view.readonly:
+        raise ValueError("the buffer is read-only; read_into needs one that can be written")
+    return view
+
+
+def check_end(path: str, end: int, size: int, *, backend: str) -> None:
+    """Refuse to read up to ``end`` of an object that ends before."""
+    if end > size:
+        raise CorruptObjectError(
+            path, backend=backend, problem=f"it has {size} bytes, but {end} were asked for"
+        )
+
+
+def check_range(start: int, length: int | None) -> None:
+    """Refuse a range that cannot be meant."""
+    if start < 0 or (length is not None and length < 0):
+        raise ValueError(f"start={start} and length={length} cannot be negative")

@@ -1,0 +1,21 @@
+"""ObjectRef: one object of an object store, and how to move its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """Where an object is (``key`` in the bucket), what errors call it (``path``), and its part size."""
+
+    store: ObjectStore
+    key: str
+    path: str
+    backend: str
+    part_bytes: int
+    concurrency: int
