@@ -209,9 +209,7 @@ class StorageFullError(StorageError):
 class StorageUnavailableError(StorageError):
     """No usable answer came within the attempts and the time allowed."""
 
-    def __init__(
-        self, path: str, *, backend: str, problem: str, attempts: int, elapsed_s: float, hint: str
-    ) -> None:
+    def __init__(self, path: str, *, backend: str, problem: str, attempts: int, elapsed_s: float, hint: str) -> None:
         self.reason = problem
         self.attempts = attempts
         self.elapsed_s = elapsed_s

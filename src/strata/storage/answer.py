@@ -82,9 +82,7 @@ def translated(path: str, backend: str) -> Iterator[None]:
 
 def _not_found(text: str, path: str, backend: str) -> StorageError:
     if _code(text) in _NO_BUCKET_CODES:
-        return StorageError(
-            "the bucket does not exist", path=path, backend=backend, hint="create it, or mend its name"
-        )
+        return StorageError("the bucket does not exist", path=path, backend=backend, hint="create it, or mend its name")
     return ObjectNotFoundError(path, backend=backend)
 
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def run_blocking(
-    path: str, work: Callable[[threading.Event], T], stop: threading.Event | None = None
-) -> T:
+async def run_blocking(path: str, work: Callable[[threading.Event], T], stop: threading.Event | None = None) -> T:
     """Run blocking work in a thread; on cancellation tell it to stop, and raise only when it has.
 
     A thread that went on alone would still use the caller's buffer, or publish what nobody wants any more.
@@ -75,15 +73,11 @@ def _translate(error: OSError, path: str, elapsed_s: float) -> StorageError:
             return StorageError("it is a directory of other objects", path=path, backend=BACKEND, hint=hint)
         case errno.EXDEV:
             hint = "mount it elsewhere and use that as a root of its own"
-            return StorageError(
-                "another file system is mounted below the root", path=path, backend=BACKEND, hint=hint
-            )
+            return StorageError("another file system is mounted below the root", path=path, backend=BACKEND, hint=hint)
         case errno.EIO | errno.ENXIO | errno.ENODEV | errno.ESTALE | errno.ETIMEDOUT | errno.ENOTCONN:
             hint = "the device or its server failed; look at the kernel's log (dmesg)"
         case errno.EMFILE | errno.ENFILE | errno.ENOMEM | errno.EAGAIN:
             hint = "this machine is out of file descriptors or memory; raise the limit (ulimit -n)"
         case _:
             return StorageError(said, path=path, backend=BACKEND, hint="this is unexpected; please report it")
-    return StorageUnavailableError(
-        path, backend=BACKEND, problem=said, attempts=1, elapsed_s=elapsed_s, hint=hint
-    )
+    return StorageUnavailableError(path, backend=BACKEND, problem=said, attempts=1, elapsed_s=elapsed_s, hint=hint)

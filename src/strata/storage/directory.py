@@ -110,9 +110,7 @@ def remove_object(root: Path, path: str) -> None:
     _prune_parents(root, path)
 
 
-def scan_directory(
-    root: Path, segments: list[str], _: threading.Event
-) -> tuple[list[ObjectInfo], list[list[str]]]:
+def scan_directory(root: Path, segments: list[str], _: threading.Event) -> tuple[list[ObjectInfo], list[list[str]]]:
     """List the objects of one directory, and the directories in it; what is not there is empty."""
     objects: list[ObjectInfo] = []
     directories: list[list[str]] = []

@@ -44,9 +44,7 @@ def find_profile(name: str | None) -> Profile | None:
     sections = _read_sections(chosen or "default")
     key, secret = sections.get("aws_access_key_id"), sections.get("aws_secret_access_key")
     if key and secret:
-        return Profile(
-            fixed_credentials(key, secret, sections.get("aws_session_token")), sections.get("region")
-        )
+        return Profile(fixed_credentials(key, secret, sections.get("aws_session_token")), sections.get("region"))
     if chosen is None:
         return None
     return Profile(_ask_boto3(chosen, source), sections.get("region"))
@@ -81,9 +79,7 @@ def _read_section(variable: str, file: str, section: str) -> dict[str, str]:
 
 
 def _ask_boto3(name: str, source: str) -> S3CredentialProvider:
-    expected = (
-        "a profile with aws_access_key_id and aws_secret_access_key, or boto3 for SSO and assumed roles"
-    )
+    expected = "a profile with aws_access_key_id and aws_secret_access_key, or boto3 for SSO and assumed roles"
     problem = ConfigProblem("AWS_PROFILE", source, name, expected)
     try:
         import boto3

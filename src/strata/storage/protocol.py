@@ -115,9 +115,7 @@ def view_writable(data: Buffer) -> memoryview:
 def check_end(path: str, end: int, size: int, *, backend: str) -> None:
     """Refuse to read up to ``end`` of an object that ends before."""
     if end > size:
-        raise CorruptObjectError(
-            path, backend=backend, problem=f"it has {size} bytes, but {end} were asked for"
-        )
+        raise CorruptObjectError(path, backend=backend, problem=f"it has {size} bytes, but {end} were asked for")
 
 
 def check_range(start: int, length: int | None) -> None:

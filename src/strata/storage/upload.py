@@ -122,9 +122,7 @@ class UploadWriter:
         """Finish the object; one that fits a single part is put as a whole."""
         if self._upload is None:
             with translated(self._ref.path, self._ref.backend):
-                await obstore.put_async(
-                    self._ref.store, self._ref.key, bytes(self._pending), use_multipart=False
-                )
+                await obstore.put_async(self._ref.store, self._ref.key, bytes(self._pending), use_multipart=False)
             return
         if self._pending:
             await self._send(bytes(self._pending))

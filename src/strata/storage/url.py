@@ -88,6 +88,4 @@ def _reveal(secret: SecretStr | None) -> str | None:
 
 
 def _refused(shown: str) -> ConfigError:
-    return ConfigError(
-        [ConfigProblem("url", "argument", shown, f"{EXPECTED}, without credentials or options")]
-    )
+    return ConfigError([ConfigProblem("url", "argument", shown, f"{EXPECTED}, without credentials or options")])
