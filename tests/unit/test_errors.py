@@ -9,16 +9,26 @@ import pytest
 
 from strata import errors
 from strata.errors import (
+    CheckpointBusyError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
     ConfigError,
     ConfigProblem,
+    ConflictingPartsError,
+    DamagedCheckpointError,
     DamagedRecordError,
     DatasetConflictError,
+    IncompleteCheckpointError,
     InvalidIdError,
     MissingExtraError,
     NoWorkersError,
+    StateMismatchError,
     StrataError,
     UnknownDatasetError,
+    UnknownFormatError,
     UnknownWorkerError,
+    UnsavableStateError,
 )
 
 SAMPLES = [
@@ -30,6 +40,16 @@ SAMPLES = [
     UnknownDatasetError("imagenet", known=[]),
     DatasetConflictError("imagenet", registered="seed 1", given="seed 2"),
     DamagedRecordError("assignment", "its digest differs"),
+    UnsavableStateError("model.hook", "function", "cannot be kept in a checkpoint"),
+    CheckpointExistsError(100, path="default/checkpoints/step_100"),
+    CheckpointNotFoundError(100, path="default/checkpoints", known=[50]),
+    DamagedCheckpointError(100, "its digest differs", part="model.bin", tensor="w", start=0, end=4096),
+    UnknownFormatError(100, found="version 2", known="version 1"),
+    StateMismatchError(100, "model.w", "it has another shape"),
+    CheckpointBusyError(100, pending=["step 50 (writing)"], waited_s=1.5),
+    CheckpointTimeoutError("saving step 100", phase="writing", timeout_s=5),
+    IncompleteCheckpointError(100, "part 2 of 2 is missing", missing=[2]),
+    ConflictingPartsError(100, "lr", "parts 1 and 2 differ"),
 ]
 
 
