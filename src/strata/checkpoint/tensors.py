@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -56,9 +57,9 @@ class Slice:
 def find_tensor(value: Any) -> Tensor | None:
     """See ``value`` as a tensor; None if it is not one, RefusedError if it cannot be kept."""
     if isinstance(value, np.ndarray):
-        return _checked("numpy", value.dtype.name, value.shape, value)
+        return _checked("numpy", _name_dtype(value.dtype), value.shape, value)
     if isinstance(value, np.generic):
-        return _checked("scalar", value.dtype.name, (), np.asarray(value))
+        return _checked("scalar", _name_dtype(value.dtype), (), np.asarray(value))
     if isinstance(value, bytes | bytearray | memoryview):
         source = np.frombuffer(value, np.uint8)
         return Tensor("bytes", "uint8", source.shape, source)
@@ -69,8 +70,14 @@ def find_tensor(value: Any) -> Tensor | None:
     if jax is not None and isinstance(value, jax.Array):
         if not value.is_fully_addressable:
             raise RefusedError("is spread over other processes: wrap the local piece in strata.checkpoint.Slice")
-        return _checked("jax", str(value.dtype), tuple(value.shape), value)
+        return _checked("jax", _name_dtype(value.dtype), tuple(value.shape), value)
     return None
+
+
+@lru_cache(maxsize=256)
+def _name_dtype(dtype: Any) -> str:
+    """The name of a library's element type; remembered, because a state has few of them and many tensors."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 def _checked(kind: Kind, dtype: str, shape: tuple[int, ...], source: Any) -> Tensor:
@@ -88,7 +95,7 @@ def _find_torch(torch: Any, value: Any) -> Tensor:
         raise RefusedError("is on the meta device and has no values")
     # detach() shares memory; conj and neg are flags on a view, and a file has no place for them.
     plain = value.detach().resolve_conj().resolve_neg()
-    return _checked("torch", str(value.dtype).removeprefix("torch."), tuple(value.shape), plain)
+    return _checked("torch", _name_dtype(value.dtype), tuple(value.shape), plain)
 
 
 def view_source(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]] | None:

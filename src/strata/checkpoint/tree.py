@@ -20,7 +20,7 @@ from strata.checkpoint.tensors import Kind, RefusedError, Slice, Tensor, find_te
 from strata.errors import UnsavableStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
 # Deeper than any model, and far from Python's own limit; a tree that contains itself ends here too.
 MAX_DEPTH = 200
@@ -122,18 +122,20 @@ class _Flattening:
         leaf = Leaf(tensor, tensor.shape, (0,) * len(tensor.shape))
         if isinstance(value, Slice):
             leaf = Leaf(tensor, *check_slice(value, tensor.shape, path))
-        name = self._name(path)
+        name = unique_name(path, self.leaves)
         self.leaves[name] = leaf
         return {"tensor": name, "as": tensor.kind}
 
-    def _name(self, path: Path) -> str:
-        # A lone surrogate is no text, and other readers of the part file would refuse it.
-        wanted = show_path(path).encode("utf-8", "backslashreplace").decode() or ROOT_NAME
-        name, number = wanted, 2
-        # "a.b" may be one key or two: the structure says which leaf is which, so names need only differ.
-        while name in self.leaves or name == RESERVED_NAME:
-            name, number = f"{wanted}#{number}", number + 1
-        return name
+
+def unique_name(path: Path, taken: Container[str]) -> str:
+    """Name the tensor at a path: the path with dots, and a number where another path looks the same."""
+    # A lone surrogate is no text, and other readers of the part file would refuse it.
+    wanted = show_path(path).encode("utf-8", "backslashreplace").decode() or ROOT_NAME
+    name, number = wanted, 2
+    # "a.b" may be one key or two: the structure says which leaf is which, so names need only differ.
+    while name in taken or name == RESERVED_NAME:
+        name, number = f"{wanted}#{number}", number + 1
+    return name
 
 
 def check_slice(value: Slice, shape: tuple[int, ...], path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
