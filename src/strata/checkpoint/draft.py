@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.layout import PartLayout, plan_part
@@ -42,6 +42,15 @@ class Draft:
         if self.flat is None or self.plan is None:
             return pool.stage_bytes(self.opaque if self.opaque is not None else b"")
         return pool.stage_state(self.plan, self.flat.leaves)
+
+    def without_values(self) -> Draft:
+        """The same without the state, which from now on is the caller's alone: nothing here keeps it alive."""
+        if self.flat is None:
+            return replace(self, opaque=None)
+        leaves = {
+            name: replace(leaf, tensor=replace(leaf.tensor, source=None)) for name, leaf in self.flat.leaves.items()
+        }
+        return replace(self, flat=FlatState(self.flat.structure, leaves))
 
     def manifest(self, record: PartRecord, *, created_s: float, parent: int | None, deltas: int) -> Manifest:
         """What there is to say about this part now that its bytes are durable."""

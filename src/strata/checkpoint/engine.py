@@ -71,6 +71,7 @@ class Engine:
         self._saving: Counter[int] = Counter()
         self._reading: Counter[int] = Counter()
         self._pruning = asyncio.Lock()
+        self._retain_waits = False
 
     async def save(
         self, draft: Draft, view: memoryview, follow: Callable[[str], None]
@@ -219,6 +220,7 @@ class Engine:
         """Delete what the policy does not keep, and debris; return what was, or would be, deleted and why."""
         policy = policy or self._policy
         async with self._pruning:
+            self._retain_waits = False
             scan = await self.catalog.scan()
             newer = [step for step, error in scan.unreadable.items() if isinstance(error, UnknownFormatError)]
             if newer:
@@ -252,7 +254,13 @@ class Engine:
             log.info("pruned steps %s and %d objects", sorted(steps), len(going))
 
     async def retain(self) -> None:
-        """Prune after a commit; what goes wrong is said and does not touch the new checkpoint."""
+        """Prune after a commit; what goes wrong is said and does not touch the new checkpoint.
+
+        One that has not begun yet will see this commit too, so they do not queue up behind a slow store.
+        """
+        if self._retain_waits:
+            return
+        self._retain_waits = True
         self._on_phase("retaining")
         try:
             await self.prune()

@@ -301,6 +301,7 @@ class CheckpointManager:
             if name in get_args(Phase):
                 handle.phase = name  # type: ignore[assignment]
 
+        draft = draft.without_values()
         try:
             try:
                 info, same_as = await self._engine.save(draft, image.view, follow)
