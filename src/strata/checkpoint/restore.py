@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strata.checkpoint.like import DROPPED, Fitting, select
-from strata.checkpoint.placement import Strided, UncoveredError, place
+from strata.checkpoint.placement import Strided, UncoveredError, Wanted, place
 from strata.checkpoint.reader import Reader, Request
 from strata.checkpoint.staging import allocate
 from strata.errors import DamagedCheckpointError, StateMismatchError
@@ -48,19 +48,24 @@ async def restore(manifest: Manifest, reader: Reader, *, like: Any = None, only:
             raise StateMismatchError(manifest.step, ", ".join(only), "nothing in the checkpoint matches")
     fitting = Fitting(manifest)
     build = fitting.take(structure) if like is None else fitting.fit(like, structure)
+    fitting.memories = await read_blocks(manifest, reader, fitting.wanted)
+    return build()
+
+
+async def read_blocks(manifest: Manifest, reader: Reader, wanted: Sequence[Wanted]) -> list[memoryview]:
+    """Read blocks of tensors, checked; return the memory of each, its elements in order."""
     try:
-        placement = await asyncio.to_thread(place, manifest, fitting.wanted)
+        placement = await asyncio.to_thread(place, manifest, wanted)
     except UncoveredError as error:
         problem = "the stored slices do not make up the tensor"
         raise DamagedCheckpointError(manifest.step, problem, part="metadata.json", tensor=str(error)) from None
-    fitting.memories = placement.memories
     await reader.fetch(placement.requests)
     for batch in _batches(placement.strided):
         begun = [(strided, *strided.begin()) for strided in batch]
         await reader.fetch([request for _, request, _ in begun])
         for strided, _, source in begun:
             np.copyto(strided.into, source)
-    return build()
+    return placement.memories
 
 
 def _batches(strided: Sequence[Strided]) -> Iterator[list[Strided]]:

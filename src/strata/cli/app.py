@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.cli import config, version
+from strata.cli import ckpt, config, version
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("version")(version.show_version)
 app.command("config")(config.show_config)
+app.add_typer(ckpt.app, name="ckpt")
 
 
 @app.callback()
