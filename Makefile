@@ -44,7 +44,8 @@ generate: $(READY)  ## write the generated files anew
 lock: $(READY)  ## resolve and pin all requirements anew
 	$(LOCK) --upgrade pyproject.toml --extra dev --extra s3 --output-file requirements/dev.txt
 	$(LOCK) --upgrade requirements/services.in --constraints requirements/dev.txt --output-file requirements/services.txt
-	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --output-file requirements/bench.txt
+	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --constraints requirements/torch.txt \
+		--output-file requirements/bench.txt
 
 services: $(READY)  ## bring the real servers that tests use; PARTS="s3 etcd" for some of them
 	$(BIN)/python -m scripts.parts install $(PARTS)
@@ -53,6 +54,7 @@ bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bench.txt
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.sharding
+	$(BIN)/python -m benchmarks.checkpoint
 
 clean:  ## remove .venv and everything else that was made here
 	rm -rf $(VENV) requirements/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -28,6 +28,7 @@ from strata.errors import (
 )
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Iterator, Sequence
 
     from strata.checkpoint.draft import Draft
@@ -72,6 +73,7 @@ class Engine:
         self._reading: Counter[int] = Counter()
         self._pruning = asyncio.Lock()
         self._retain_waits = False
+        self._scratch: list[mmap.mmap] = []
 
     async def save(
         self, draft: Draft, view: memoryview, follow: Callable[[str], None]
@@ -201,7 +203,8 @@ class Engine:
     ) -> Restored:
         with _counted(self._reading, step):
             manifest = await self.catalog.read(step)
-            data = await restore(manifest, Reader(self.storage, self.directory, manifest), like=like, only=only)
+            reader = Reader(self.storage, self.directory, manifest, scratch=self._scratch)
+            data = await restore(manifest, reader, like=like, only=only)
         self._last = manifest
         return Restored(
             data, step, manifest.epoch, manifest.metadata, manifest.cursors, manifest.generation, list(skipped)
