@@ -197,3 +197,36 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_large_blocking_save_is_written_while_it_is_staged_and_comes_back(tmp_path: Path) -> None:
+    state = {f"w{number}": np.arange(3_000_001) + number for number in range(5)}
+    state["strided"] = np.arange(2_000_000).reshape(1000, 2000).T
+    with CheckpointManager(tmp_path, keep_count=1) as manager:
+        for step in (1, 2):
+            state["w4"][-1] = -step
+            manager.save(state, step)
+        restored = manager.load(2).data
+        assert all(np.array_equal(restored[name], array) for name, array in state.items())
+
+
+def test_what_breaks_while_it_is_staged_fails_the_save_and_frees_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {f"w{number}": np.ones(5_000_000) for number in range(4)}
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"w": np.zeros(5)}, 1)
+
+        def fail(*arguments: object) -> None:
+            raise MemoryError("no more")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("strata.checkpoint.staging._copy_pieces", fail)
+            with pytest.raises(MemoryError):
+                manager.save(state, 2)
+            with pytest.raises(MemoryError):
+                manager.save_background(state, 3).result(30)
+        assert manager.counters.failed == 2
+        manager.wait_pending(30)
+        manager.save(state, 4)
+        assert manager.list_checkpoints() == [1, 4]

@@ -37,11 +37,20 @@ class Draft:
             return self.plan.size_bytes
         return memoryview(self.opaque or b"").nbytes
 
-    def stage(self, pool: StagingPool) -> StagedImage:
-        """Copy the state; when this returns, it may change."""
-        if self.flat is None or self.plan is None:
-            return pool.stage_bytes(self.opaque if self.opaque is not None else b"")
-        return pool.stage_state(self.plan, self.flat.leaves)
+    def lend(self, pool: StagingPool) -> StagedImage:
+        """Get memory for the state; :meth:`fill` must follow, for whoever waits for it."""
+        return pool.lend_bytes(self.opaque or b"") if self.plan is None else pool.lend(self.plan.size_bytes)
+
+    def fill(self, pool: StagingPool, image: StagedImage) -> None:
+        """Copy the state; when this returns, it may change. A failure is told to who waits, and raised."""
+        try:
+            if self.flat is None or self.plan is None:
+                pool.fill_bytes(image, self.opaque or b"")
+            else:
+                pool.fill_state(image, self.plan, self.flat.leaves)
+        except BaseException as error:
+            image.publish(0, ended=True, failure=error)
+            raise
 
     def without_values(self) -> Draft:
         """The same without the state, which from now on is the caller's alone: nothing here keeps it alive."""

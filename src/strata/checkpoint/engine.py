@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.handle import CheckpointInfo
     from strata.checkpoint.manifest import Manifest, PartRecord
     from strata.checkpoint.retention import RetentionPolicy
+    from strata.checkpoint.staging import StagedImage
     from strata.clock import Clock
     from strata.storage import Storage
 
@@ -76,7 +77,7 @@ class Engine:
         self._scratch: list[mmap.mmap] = []
 
     async def save(
-        self, draft: Draft, view: memoryview, follow: Callable[[str], None]
+        self, draft: Draft, image: StagedImage, follow: Callable[[str], None]
     ) -> tuple[CheckpointInfo, int | None]:
         """Save one part, and commit it if it is the only one; ``follow`` is told of every phase too.
 
@@ -85,18 +86,18 @@ class Engine:
         with _counted(self._saving, draft.step):
             await self._writer.check_free(draft.step)
             try:
-                return await self._save(draft, view, await self._find_parent(draft), follow)
+                return await self._save(draft, image, await self._find_parent(draft), follow)
             except _ParentGoneError:
-                return await self._save(draft, view, None, follow)
+                return await self._save(draft, image, None, follow)
 
     async def _save(
-        self, draft: Draft, view: memoryview, parent: Manifest | None, follow: Callable[[str], None]
+        self, draft: Draft, image: StagedImage, parent: Manifest | None, follow: Callable[[str], None]
     ) -> tuple[CheckpointInfo, int | None]:
         self._enter("writing", follow)
         if draft.parts > 1:
             await self._writer.retract_report(draft.step, draft.part, draft.parts)
         record = await self._writer.write_part(
-            view,
+            image,
             step=draft.step,
             part=draft.part,
             parts=draft.parts,

@@ -129,7 +129,7 @@ class CheckpointManager:
         **more: Any,
     ) -> CheckpointInfo:
         """Save and return when it is committed; raise what went wrong. ``more`` is as for save_background."""
-        info = self.save_background(data, step, epoch, metadata, **more).result(timeout_s)
+        info = self._begin_save(data, step, epoch, metadata, write_behind=True, **more).result(timeout_s)
         self._warn_of_unchanged()
         return info
 
@@ -164,6 +164,24 @@ class CheckpointManager:
 
         With ``parts`` above 1 this saves part number ``part``, and :meth:`commit` makes a checkpoint of all.
         """
+        return self._begin_save(
+            data, step, epoch, metadata, cursors=cursors, part=part, parts=parts, generation=generation
+        )
+
+    def _begin_save(
+        self,
+        data: Any,
+        step: int,
+        epoch: int,
+        metadata: dict[str, Any] | None,
+        *,
+        cursors: dict[str, Any] | None = None,
+        part: int = 0,
+        parts: int = 1,
+        generation: int = 0,
+        write_behind: bool = False,
+    ) -> SaveHandle:
+        """Stage a save and hand it to the background: when it is staged, or with ``write_behind`` at once."""
         started_s = self._clock.monotonic_s()
         self._warn_of_unchanged()
         draft = make_draft(
@@ -181,20 +199,37 @@ class CheckpointManager:
         handle.bytes_total = draft.size_bytes
         if not self._take_slot(handle, started_s):
             return handle
+        image: StagedImage | None = None
         try:
-            image = draft.stage(self._pool)
+            image = draft.lend(self._pool)
+            if not write_behind:
+                draft.fill(self._pool, image)
+                handle.phase = "staged"
+                self._on_phase("staged")
         except Exception as error:  # noqa: BLE001 - for want of memory, say; training goes on without this checkpoint
-            self._give_slot_back(handle)
+            self._abandon(handle, image)
             self._report_failure(handle, error)
             return handle
         except BaseException:
-            self._give_slot_back(handle)
+            self._abandon(handle, image)
             raise
-        handle.phase = "staged"
+        try:
+            self._track(self._run_save(draft, image, handle))
+        except BaseException:
+            self._abandon(handle, image)
+            raise
+        if write_behind:
+            # What goes wrong is told to the background, which waits for the bytes, and so ends up on the handle.
+            with suppress(Exception):
+                draft.fill(self._pool, image)
+                self._on_phase("staged")
         handle.blocked_s = self._clock.monotonic_s() - started_s
-        self._on_phase("staged")
-        self._track(self._run_save(draft, image, handle))
         return handle
+
+    def _abandon(self, handle: SaveHandle, image: StagedImage | None) -> None:
+        if image is not None:
+            image.release()
+        self._give_slot_back(handle)
 
     def commit(self, step: int, *, generation: int = 0, timeout_s: float | None = None) -> CheckpointInfo:
         """Make a checkpoint of all parts of a step that were saved in this generation."""
@@ -304,8 +339,10 @@ class CheckpointManager:
         draft = draft.without_values()
         try:
             try:
-                info, same_as = await self._engine.save(draft, image.view, follow)
+                info, same_as = await self._engine.save(draft, image, follow)
             finally:
+                # Whoever fills the image still writes to it, though nobody wants it any more.
+                await asyncio.to_thread(image.wait_filled)
                 image.release()
                 self._give_slot_back(handle)
         except asyncio.CancelledError:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import mmap
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from strata.checkpoint.tensors import Tensor, copy_values, view_source, wait_for_copies
+from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from strata.checkpoint.layout import PartLayout
     from strata.checkpoint.tree import Leaf
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Two threads fill the memory bus of most machines; more only take cores from training.
 THREADS = 2
 PIECE_BYTES = 8 << 20
+SPAN_BYTES = 64 << 20
 # Whole huge pages, so that the first use of a buffer faults a few hundred times and not a million.
 GRAIN_BYTES = 2 << 20
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
@@ -38,20 +39,54 @@ def allocate(size_bytes: int) -> mmap.mmap:
     return memory
 
 
-@dataclass(slots=True, eq=False)
 class StagedImage:
-    """The bytes of one part, which nobody changes until :meth:`release`."""
+    """The bytes of one part. They are filled front to back, and then nobody changes them until :meth:`release`.
 
-    view: memoryview
-    memory: mmap.mmap | None = None
-    pool: StagingPool | None = None
+    Who writes them may follow who fills them: what :meth:`wait_ready` returned is final.
+    """
+
+    def __init__(self, view: memoryview, memory: mmap.mmap | None = None, pool: StagingPool | None = None) -> None:
+        self.view = view
+        self.size_bytes = len(view)
+        self._memory = memory
+        self._pool = pool
+        self._ready_bytes = 0
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def publish(self, ready_bytes: int, *, ended: bool = False, failure: BaseException | None = None) -> None:
+        """Say how many bytes are final, or that no more will come."""
+        with self._changed:
+            self._ready_bytes, self._ended, self._failure = ready_bytes, ended, failure
+            self._changed.notify_all()
+
+    def is_filled(self) -> bool:
+        """Whether all bytes are final."""
+        return self._ended and self._failure is None
+
+    def wait_ready(self, position: int) -> int:
+        """Wait until more than ``position`` bytes are final and return how many are; raise what ended the filling."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._ready_bytes > position)
+            if isinstance(self._failure, Exception):
+                raise self._failure
+            if self._failure is not None:
+                # Ctrl-C in the thread that fills is no reason to stop the one that waits.
+                raise CheckpointError(f"staging was stopped by {self._failure!r}") from self._failure
+            return self._ready_bytes
+
+    def wait_filled(self) -> None:
+        """Wait until nobody writes to the memory any more, whether that went well or not."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended)
 
     def release(self) -> None:
         """Give the memory back; once is enough, and more is harmless."""
         self.view = memoryview(b"")
-        if self.pool is not None and self.memory is not None:
-            self.pool.give_back(self.memory)
-        self.memory = None
+        if self._pool is not None and self._memory is not None:
+            self._pool.give_back(self._memory)
+        self._memory = None
 
 
 class StagingPool:
@@ -64,38 +99,37 @@ class StagingPool:
         self._lent = 0
         self._threads = ThreadPoolExecutor(THREADS - 1, thread_name_prefix="strata-staging")
 
-    def stage_bytes(self, data: bytes | bytearray | memoryview) -> StagedImage:
-        """Stage opaque bytes. A bytes object cannot change, so it is not copied."""
+    def lend_bytes(self, data: bytes | bytearray | memoryview) -> StagedImage:
+        """Lend memory for opaque bytes. A bytes object cannot change: it is its own image, and needs no filling."""
         if isinstance(data, bytes):
             return StagedImage(memoryview(data))
-        source = np.frombuffer(data, np.uint8)
-        image = self._lend(len(source))
-        self._copy([(0, source)], image.view)
-        return image
+        return self.lend(memoryview(data).nbytes)
 
-    def stage_state(self, plan: PartLayout, leaves: Mapping[str, Leaf]) -> StagedImage:
+    def fill_bytes(self, image: StagedImage, data: bytes | bytearray | memoryview) -> None:
+        """Copy opaque bytes into their image."""
+        if not isinstance(data, bytes):
+            self._copy([(0, np.frombuffer(data, np.uint8))], image)
+        image.publish(image.size_bytes, ended=True)
+
+    def fill_state(self, image: StagedImage, plan: PartLayout, leaves: Mapping[str, Leaf]) -> None:
         """Copy every tensor to its place; when this returns, the state may change."""
-        image = self._lend(plan.size_bytes)
-        try:
-            image.view[: len(plan.head)] = plan.head
-            copies: list[tuple[int, ByteArray]] = []
-            others: list[Tensor] = []
-            for place in plan.places:
-                if place.nbytes == 0:
-                    continue
-                tensor = leaves[place.name].tensor
-                source = view_source(tensor)
-                if source is None:
-                    copy_values(tensor, image.view[place.offset : place.offset + place.nbytes])
-                    others.append(tensor)
-                else:
-                    copies.append((place.offset, source))
-            self._copy(copies, image.view)
-            wait_for_copies(others)
-        except BaseException:
-            image.release()
-            raise
-        return image
+        image.view[: len(plan.head)] = plan.head
+        copies: list[tuple[int, ByteArray]] = []
+        others: list[Tensor] = []
+        for place in plan.places:
+            if place.nbytes == 0:
+                continue
+            tensor = leaves[place.name].tensor
+            source = view_source(tensor)
+            if source is None:
+                copy_values(tensor, image.view[place.offset : place.offset + place.nbytes])
+                others.append(tensor)
+            else:
+                copies.append((place.offset, source))
+        # What is not copied front to back must be there before anything is called final.
+        wait_for_copies(others)
+        self._copy(copies, image)
+        image.publish(image.size_bytes, ended=True)
 
     def give_back(self, memory: mmap.mmap) -> None:
         """Take a buffer back, warm for the next save."""
@@ -109,7 +143,8 @@ class StagingPool:
         with self._lock:
             self._free.clear()
 
-    def _lend(self, size_bytes: int) -> StagedImage:
+    def lend(self, size_bytes: int) -> StagedImage:
+        """Lend memory that is not filled yet."""
         with self._lock:
             self._free.sort(key=len)
             memory = next((each for each in self._free if len(each) >= size_bytes), None)
@@ -123,20 +158,33 @@ class StagingPool:
         memory = memory if memory is not None else allocate(size_bytes)
         return StagedImage(memoryview(memory)[:size_bytes], memory, self)
 
-    def _copy(self, copies: Sequence[tuple[int, ByteArray]], view: memoryview) -> None:
-        target = np.frombuffer(view, np.uint8)
+    def _copy(self, copies: Sequence[tuple[int, ByteArray]], image: StagedImage) -> None:
+        target = np.frombuffer(image.view, np.uint8)
         pieces = [
             (offset + start, source[start : start + PIECE_BYTES])
             for offset, source in copies
             for start in range(0, len(source), PIECE_BYTES)
         ]
-        half = _split(pieces)
-        other = self._threads.submit(_copy_pieces, target, pieces[half:]) if half < len(pieces) else None
-        try:
-            _copy_pieces(target, pieces[:half])
-        finally:
-            if other is not None:
-                other.result()
+        for span in _spans(pieces):
+            half = _split(span)
+            other = self._threads.submit(_copy_pieces, target, span[half:]) if half < len(span) else None
+            try:
+                _copy_pieces(target, span[:half])
+            finally:
+                if other is not None:
+                    other.result()
+            offset, source = span[-1]
+            image.publish(offset + len(source))
+
+
+def _spans(pieces: Sequence[tuple[int, ByteArray]]) -> Iterator[Sequence[tuple[int, ByteArray]]]:
+    """Cut the pieces into spans, after each of which the writer is told."""
+    first, size = 0, 0
+    for index, (_, source) in enumerate(pieces):
+        size += len(source)
+        if size >= SPAN_BYTES or index == len(pieces) - 1:
+            yield pieces[first : index + 1]
+            first, size = index + 1, 0
 
 
 def _split(pieces: Sequence[tuple[int, ByteArray]]) -> int:

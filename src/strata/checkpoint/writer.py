@@ -9,16 +9,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint import layout
 from strata.checkpoint.delta import find_changes, merge_extents
 from strata.checkpoint.digest import CHUNK_BYTES, digest_chunks, digest_part
 from strata.checkpoint.manifest import Extent, Manifest, PartRecord, encode
 from strata.errors import CheckpointExistsError, ObjectExistsError, StorageError
+from strata.storage.local import LocalStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from strata.checkpoint.staging import StagedImage
     from strata.storage import Storage
+
+# Below this, one write of the whole is as fast as following who stages it.
+STREAM_BYTES = 64 << 20
 
 
 class Writer:
@@ -27,6 +34,8 @@ class Writer:
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
         self._directory = directory
+        # Object stores copy what they stream, so there it is better to wait for the whole.
+        self._streams_in_place = isinstance(storage, LocalStorage)
 
     async def check_free(self, step: int) -> None:
         """Raise CheckpointExistsError if the step is committed; a save then must not begin."""
@@ -36,7 +45,7 @@ class Writer:
 
     async def write_part(
         self,
-        view: memoryview,
+        image: StagedImage,
         *,
         step: int,
         part: int = 0,
@@ -46,20 +55,42 @@ class Writer:
     ) -> PartRecord:
         """Make a part durable and return its record; with a parent, only what differs from it is written."""
         if parent is not None:
-            changes = await asyncio.to_thread(find_changes, view, parent)
+            await asyncio.to_thread(image.wait_ready, image.size_bytes - 1)
+            changes = await asyncio.to_thread(find_changes, image.view, parent)
             if changes is not None:
                 name = await self._free_name(step, part, parts, opaque=opaque, delta=True)
-                return await self._write_changes(view, name, changes.digests, changes.runs, parent)
+                return await self._write_changes(image.view, name, changes.digests, changes.runs, parent)
         name = await self._free_name(step, part, parts, opaque=opaque)
+        view = image.view
+        if image.is_filled() or image.size_bytes < STREAM_BYTES or not self._streams_in_place:
+            await asyncio.to_thread(image.wait_ready, image.size_bytes - 1)
+            chunks = await self._digest_during(view, self._storage.write(self._full(name), view))
+        else:
+            chunks = await self._write_behind(name, image)
+        extents = (Extent(name, 0, len(view)),) if len(view) else ()
+        return PartRecord(len(view), digest_part(chunks), tuple(chunks), extents)
+
+    async def _digest_during(self, view: memoryview, work: Coroutine[Any, Any, None]) -> list[bytes]:
         digests = asyncio.create_task(asyncio.to_thread(digest_chunks, view))
         try:
-            await self._storage.write(self._full(name), view)
+            await work
         finally:
             # The thread reads the staged bytes, so they cannot be given back before it ends.
             await asyncio.wait([digests])
-        chunks = digests.result()
-        extents = (Extent(name, 0, len(view)),) if len(view) else ()
-        return PartRecord(len(view), digest_part(chunks), tuple(chunks), extents)
+        return digests.result()
+
+    async def _write_behind(self, name: str, image: StagedImage) -> list[bytes]:
+        """Write what is staged while the rest is still being staged."""
+        chunks: list[bytes] = []
+        position = 0
+        async with self._storage.writer(self._full(name)) as writer:
+            while position < image.size_bytes:
+                ready = await asyncio.to_thread(image.wait_ready, position + CHUNK_BYTES)
+                end = ready if ready == image.size_bytes else ready - ready % CHUNK_BYTES
+                span = image.view[position:end]
+                chunks += await self._digest_during(span, writer.write(span))
+                position = end
+        return chunks
 
     async def publish(self, manifest: Manifest) -> int:
         """Commit: when this returns, the checkpoint exists, and before, it did not. Return the manifest's size."""
