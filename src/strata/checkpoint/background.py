@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 EXIT_WAIT_S = 120.0
+THREADS = 16
 
 
 class BackgroundLoop:
@@ -58,6 +60,8 @@ class BackgroundLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
+    # On a small machine the default would be fewer threads than a restore has reads and digests under way.
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="strata-checkpoint"))
     try:
         loop.run_forever()
         pending = asyncio.all_tasks(loop)

@@ -356,6 +356,7 @@ class CheckpointManager:
         handle.end(info)
         if info.committed:
             await self._engine.retain()
+        await asyncio.to_thread(self._pool.improve)
 
     def _report_failure(self, handle: SaveHandle, error: Exception) -> None:
         self.counters.failed += 1

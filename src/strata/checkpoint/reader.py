@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # How much is asked of the storage at once, and how many such runs are under way.
 RUN_BYTES = 8 << 20
-CONCURRENCY = 4
+CONCURRENCY = 8
 RUN_CHUNKS = RUN_BYTES // CHUNK_BYTES
 
 

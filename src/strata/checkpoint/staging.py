@@ -6,14 +6,24 @@ The pool never holds more than ``limit`` buffers, each as large as the largest s
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strata.checkpoint.tensors import Tensor, copy_values, view_source, wait_for_copies
+from strata.checkpoint.tensors import (
+    Tensor,
+    copy_values,
+    is_on_cuda,
+    pin_memory,
+    unpin_memory,
+    view_source,
+    wait_for_copies,
+)
 from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -26,17 +36,52 @@ if TYPE_CHECKING:
 THREADS = 2
 PIECE_BYTES = 8 << 20
 SPAN_BYTES = 64 << 20
-# Whole huge pages, so that the first use of a buffer faults a few hundred times and not a million.
+# Buffers grow in steps, so that a state that grows a little still fits the one it had.
 GRAIN_BYTES = 2 << 20
+# Smaller buffers gain too little from huge pages.
+HUGE_BYTES = 64 << 20
+MADV_COLLAPSE = 25
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def allocate(size_bytes: int) -> mmap.mmap:
-    """Return zeroed private memory of at least this size, aligned to pages and of huge ones if there are any."""
+    """Return zeroed private memory of at least this size, aligned to pages."""
     rounded = max(1, -(-size_bytes // GRAIN_BYTES)) * GRAIN_BYTES
-    memory = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+@dataclass(slots=True, eq=False)
+class _Buffer:
+    """Memory of the pool. Direct writes from huge pages are half as fast again, but making them takes seconds.
+
+    Where memory is fragmented the kernel moves other pages first, so they are never made while training waits: a
+    buffer starts with small pages, and when it turns out to be used again they are replaced in the background.
+    """
+
+    memory: mmap.mmap
+    uses: int = 0
+    is_huge: bool = False
+    is_pinned: bool = False
+
+    def make_huge(self) -> None:
+        self.is_huge = True
+        # Through ctypes, which lets go of the interpreter's lock. Older kernels say no, and nothing is lost.
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(self._address()), ctypes.c_size_t(len(self.memory)), MADV_COLLAPSE)
+
+    def pin(self) -> None:
+        """Lock the pages for the CUDA driver, so that copies from the device need not go through its own buffers."""
+        if not self.is_pinned:
+            pin_memory(self._address(), len(self.memory))
+            self.is_pinned = True
+
+    def unpin(self) -> None:
+        """Undo :meth:`pin`; the memory may only be unmapped afterwards."""
+        if self.is_pinned:
+            unpin_memory(self._address())
+            self.is_pinned = False
+
+    def _address(self) -> int:
+        return int(np.frombuffer(self.memory, np.uint8).ctypes.data)
 
 
 class StagedImage:
@@ -45,10 +90,10 @@ class StagedImage:
     Who writes them may follow who fills them: what :meth:`wait_ready` returned is final.
     """
 
-    def __init__(self, view: memoryview, memory: mmap.mmap | None = None, pool: StagingPool | None = None) -> None:
+    def __init__(self, view: memoryview, buffer: _Buffer | None = None, pool: StagingPool | None = None) -> None:
         self.view = view
         self.size_bytes = len(view)
-        self._memory = memory
+        self._buffer = buffer
         self._pool = pool
         self._ready_bytes = 0
         self._ended = False
@@ -81,12 +126,17 @@ class StagedImage:
         with self._changed:
             self._changed.wait_for(lambda: self._ended)
 
+    def pin(self) -> None:
+        """Make copies from an accelerator into this memory as fast as they can be."""
+        if self._buffer is not None:
+            self._buffer.pin()
+
     def release(self) -> None:
         """Give the memory back; once is enough, and more is harmless."""
         self.view = memoryview(b"")
-        if self._pool is not None and self._memory is not None:
-            self._pool.give_back(self._memory)
-        self._memory = None
+        if self._pool is not None and self._buffer is not None:
+            self._pool.give_back(self._buffer)
+        self._buffer = None
 
 
 class StagingPool:
@@ -95,7 +145,7 @@ class StagingPool:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._free: list[mmap.mmap] = []
+        self._free: list[_Buffer] = []
         self._lent = 0
         self._threads = ThreadPoolExecutor(THREADS - 1, thread_name_prefix="strata-staging")
 
@@ -122,6 +172,8 @@ class StagingPool:
             tensor = leaves[place.name].tensor
             source = view_source(tensor)
             if source is None:
+                if is_on_cuda(tensor):
+                    image.pin()
                 copy_values(tensor, image.view[place.offset : place.offset + place.nbytes])
                 others.append(tensor)
             else:
@@ -131,32 +183,42 @@ class StagingPool:
         self._copy(copies, image)
         image.publish(image.size_bytes, ended=True)
 
-    def give_back(self, memory: mmap.mmap) -> None:
+    def give_back(self, buffer: _Buffer) -> None:
         """Take a buffer back, warm for the next save."""
         with self._lock:
             self._lent -= 1
-            self._free.append(memory)
+            self._free.append(buffer)
+
+    def improve(self) -> None:
+        """Give buffers that were used more than once huge pages; call it where seconds do not matter."""
+        with self._lock:
+            worth_it = [b for b in self._free if b.uses > 1 and not b.is_huge and len(b.memory) >= HUGE_BYTES]
+        for buffer in worth_it:
+            buffer.make_huge()
 
     def close(self) -> None:
         """Let go of the memory; buffers that are lent are freed when they are given back and forgotten."""
         self._threads.shutdown()
         with self._lock:
-            self._free.clear()
+            while self._free:
+                self._free.pop().unpin()
 
     def lend(self, size_bytes: int) -> StagedImage:
         """Lend memory that is not filled yet."""
         with self._lock:
-            self._free.sort(key=len)
-            memory = next((each for each in self._free if len(each) >= size_bytes), None)
-            if memory is not None:
-                self._free.remove(memory)
+            self._free.sort(key=lambda each: len(each.memory))
+            buffer = next((each for each in self._free if len(each.memory) >= size_bytes), None)
+            if buffer is not None:
+                self._free.remove(buffer)
             else:
                 # What is too small goes before its successor comes, so that memory stays within its bound.
                 while self._free and self._lent + len(self._free) >= self._limit:
-                    self._free.pop(0)
+                    self._free.pop(0).unpin()
             self._lent += 1
-        memory = memory if memory is not None else allocate(size_bytes)
-        return StagedImage(memoryview(memory)[:size_bytes], memory, self)
+        if buffer is None:
+            buffer = _Buffer(allocate(size_bytes))
+        buffer.uses += 1
+        return StagedImage(memoryview(buffer.memory)[:size_bytes], buffer, self)
 
     def _copy(self, copies: Sequence[tuple[int, ByteArray]], image: StagedImage) -> None:
         target = np.frombuffer(image.view, np.uint8)

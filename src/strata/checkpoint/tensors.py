@@ -122,17 +122,31 @@ def copy_values(tensor: Tensor, target: memoryview) -> None:
     if tensor.kind == "torch":
         torch = sys.modules["torch"]
         into = torch.frombuffer(target, dtype=torch_dtype(torch, tensor.dtype)).reshape(tensor.shape)
-        into.copy_(tensor.source, non_blocking=tensor.source.device.type == "cuda")
+        into.copy_(tensor.source, non_blocking=is_on_cuda(tensor))
         return
     source = np.asarray(tensor.source)
     dtype = source.dtype.newbyteorder("<") if source.dtype.byteorder == ">" else source.dtype
     np.copyto(np.frombuffer(target, dtype).reshape(tensor.shape), source)
 
 
+def is_on_cuda(tensor: Tensor) -> bool:
+    """Whether the values lie in the memory of a CUDA device."""
+    return tensor.kind == "torch" and tensor.source.device.type == "cuda"
+
+
+def pin_memory(address: int, size_bytes: int) -> None:
+    """Register memory with the CUDA driver; where that is refused, copies are slower and no less right."""
+    sys.modules["torch"].cuda.cudart().cudaHostRegister(address, size_bytes, 0)
+
+
+def unpin_memory(address: int) -> None:
+    """Take registered memory back from the CUDA driver."""
+    sys.modules["torch"].cuda.cudart().cudaHostUnregister(address)
+
+
 def wait_for_copies(tensors: Sequence[Tensor]) -> None:
     """Return when every copy that was begun from an accelerator has ended."""
-    devices = {t.source.device for t in tensors if t.kind == "torch" and t.source.device.type == "cuda"}
-    for device in devices:
+    for device in {tensor.source.device for tensor in tensors if is_on_cuda(tensor)}:
         sys.modules["torch"].cuda.synchronize(device)
 
 
