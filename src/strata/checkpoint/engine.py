@@ -15,7 +15,7 @@ from strata.checkpoint.catalog import Catalog
 from strata.checkpoint.merge import merge_reports
 from strata.checkpoint.reader import Reader
 from strata.checkpoint.restore import Restored, restore
-from strata.checkpoint.retention import Verdict, decide, find_debris, find_unneeded
+from strata.checkpoint.retention import Facts, Verdict, decide, find_debris, find_unneeded
 from strata.checkpoint.writer import Writer
 from strata.errors import (
     CheckpointExistsError,
@@ -128,13 +128,16 @@ class Engine:
             return _uncommitted(self.catalog.describe(manifest).info, draft.parts), None
         if any(tensor.shape != tensor.slices[0].shape for tensor in manifest.tensors.values()):
             manifest = merge_reports([manifest])
-        return await self._publish(manifest, follow)
+        return await self._publish(manifest, follow, {manifest.parent})
 
-    async def _publish(self, manifest: Manifest, follow: Callable[[str], None]) -> tuple[CheckpointInfo, int | None]:
+    async def _publish(
+        self, manifest: Manifest, follow: Callable[[str], None], parents: set[int | None]
+    ) -> tuple[CheckpointInfo, int | None]:
         self._enter("committing", follow)
         self.catalog.remember(manifest, await self._writer.publish(manifest))
         self._enter("committed", follow)
-        if manifest.parent is not None and not await self._exists(layout.manifest_name(manifest.parent)):
+        named = [parent for parent in parents if parent is not None]
+        if not all([await self._exists(layout.manifest_name(parent)) for parent in named]):
             # Whoever prunes deletes a manifest before its objects, and looks for references in between. So if the
             # parent's manifest is still here after our commit, its objects stay; if not, they may be gone.
             await self.storage.delete(f"{self.directory}/{layout.manifest_name(manifest.step)}")
@@ -156,7 +159,11 @@ class Engine:
             raise CheckpointExistsError(step, path=f"{self.directory}/{layout.manifest_name(step)}")
         if manifest is None:
             raise IncompleteCheckpointError(step, f"no part of generation {generation} was saved")
-        done = await self._publish(manifest, lambda name: None)
+        try:
+            done = await self._publish(manifest, lambda name: None, {report.parent for report in reports})
+        except _ParentGoneError:
+            problem = "the checkpoint that its deltas point at was deleted meanwhile"
+            raise IncompleteCheckpointError(step, problem, missing=range(len(reports))) from None
         for part in range(len(reports)):
             with suppress(StorageError):  # of no use any more, and swept some day
                 await self._writer.retract_report(step, part, len(reports))
@@ -220,6 +227,17 @@ class Engine:
         """Leave a checkpoint to retention again."""
         await self.storage.delete(f"{self.directory}/{layout.pin_name(step)}")
 
+    async def delete(self, step: int) -> None:
+        """Delete one checkpoint, readable or not, and what only it needed."""
+        async with self._pruning:
+            if not await self._exists(layout.manifest_name(step)):
+                raise CheckpointNotFoundError(step, path=self.directory, known=await self.catalog.steps())
+            if await self._exists(layout.pin_name(step)):
+                raise ValueError(f"step {step} is pinned; unpin it first")
+            if self._last is not None and self._last.step == step:
+                self._last = None
+            await self._remove({step}, self._policy)
+
     async def prune(self, *, dry_run: bool = False, policy: RetentionPolicy | None = None) -> list[Verdict]:
         """Delete what the policy does not keep, and debris; return what was, or would be, deleted and why."""
         policy = policy or self._policy
@@ -241,7 +259,7 @@ class Engine:
 
     async def _remove(self, steps: set[int], policy: RetentionPolicy) -> None:
         before = await self.catalog.scan()
-        victims = [entry.facts for step, entry in before.entries.items() if step in steps]
+        victims = [before.entries[step].facts if step in before.entries else Facts(step, 0.0) for step in steps]
         # First what makes it a checkpoint, so that no reader begins with one that is half gone.
         for step in sorted(steps):
             await self.storage.delete(f"{self.directory}/{layout.manifest_name(step)}")
@@ -276,7 +294,8 @@ class Engine:
         """The checkpoint that a delta may point at, or None for a full save."""
         if not self._delta:
             return None
-        parent = self._last
+        # Of several writers only one commits, so what this one saw last may be long gone.
+        parent = self._last if draft.parts == 1 else None
         if parent is None:
             steps = await self.catalog.steps()
             try:

@@ -292,6 +292,10 @@ class CheckpointManager:
         """Leave a checkpoint to retention again."""
         self._call(self._engine.unpin(step), f"the unpin of step {step}", None)
 
+    def delete(self, step: int) -> None:
+        """Delete a checkpoint, also a damaged one whose step is to be saved again."""
+        self._call(self._engine.delete(step), f"the deletion of step {step}", None)
+
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Delete what retention does not keep, and debris; return what was, or would be, deleted and why."""
         return self._call(self._engine.prune(dry_run=dry_run), "the prune", None)

@@ -37,7 +37,7 @@ def merge_reports(reports: Sequence[Manifest]) -> Manifest:
         structure=structure,
         metadata=_united([report.metadata for report in reports]),
         cursors=_united([report.cursors for report in reports]),
-        parent=first.parent if all(report.parent == first.parent for report in reports) else None,
+        parent=max((report.parent for report in reports if report.parent is not None), default=None),
         deltas=max(report.deltas for report in reports),
     )
 

@@ -14,7 +14,7 @@ from strata.checkpoint import CheckpointManager
 from strata.checkpoint.delta import cut_extents, find_changes, merge_extents
 from strata.checkpoint.digest import CHUNK_BYTES, digest_chunks, digest_part
 from strata.checkpoint.manifest import Extent, PartRecord
-from strata.errors import DamagedCheckpointError
+from strata.errors import DamagedCheckpointError, IncompleteCheckpointError
 from strata.storage import MemoryStorage
 
 CHUNKS = 8
@@ -156,3 +156,28 @@ def test_damage_in_either_file_of_a_delta_is_found(victim: str) -> None:
         asyncio.run(storage.write(path, data))
         with pytest.raises(DamagedCheckpointError, match=victim):
             manager.load(2)
+
+
+def test_parts_of_several_writers_are_deltas_too() -> None:
+    storage = MemoryStorage()
+    weights = [base(), base()]
+    with (
+        CheckpointManager(storage=storage, delta=True) as one,
+        CheckpointManager(storage=storage, delta=True) as two,
+    ):
+        for step in (1, 2, 3):
+            weights[0][0] = step
+            for part, manager in enumerate((one, two)):
+                manager.save({f"w{part}": weights[part]}, step, part=part, parts=2)
+            one.commit(step)
+        assert written(storage, 3) == {"model-00001-of-00002.delta": CHUNK_BYTES}
+        data = two.load(3).data
+        assert np.array_equal(data["w0"], weights[0])
+        assert np.array_equal(data["w1"], weights[1])
+        weights[1][0] ^= 1
+        for part, manager in enumerate((one, two)):
+            manager.save({f"w{part}": weights[part]}, 4, part=part, parts=2)
+        one.delete(3)
+        with pytest.raises(IncompleteCheckpointError, match="was deleted meanwhile"):
+            one.commit(4)
+        assert one.list_checkpoints() == [1, 2]

@@ -180,3 +180,20 @@ def test_a_checkpoint_that_is_being_read_is_not_deleted(clock: ManualClock) -> N
         assert manager.load(1).data["w"][0] == 1
         manager.wait_pending(30)
         manager.prune()
+
+
+def test_a_damaged_step_can_be_deleted_and_saved_again(storage: MemoryStorage) -> None:
+    with CheckpointManager(storage=storage) as manager:
+        save_all(manager, range(1, 3))
+        for damaged in ("metadata.json", "model-00001-of-00001.safetensors"):
+            asyncio.run(storage.write(f"default/checkpoints/step_2/{damaged}", b"damaged"))
+            assert manager.load().step == 1
+            manager.delete(2)
+            assert not [path for path in storage._objects if "step_2/" in path]
+            manager.save({"w": np.full(3, 2)}, 2)
+            assert manager.load().step == 2
+        manager.pin(2)
+        with pytest.raises(ValueError, match="step 2 is pinned"):
+            manager.delete(2)
+        with pytest.raises(CheckpointNotFoundError):
+            manager.delete(3)
