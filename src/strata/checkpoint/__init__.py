@@ -4,9 +4,10 @@ The commit point is the manifest in storage, written once; a coordinator may dri
 """
 
 from strata.checkpoint.handle import CheckpointInfo, SaveHandle
-from strata.checkpoint.manager import CheckpointManager, Counters
+from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.restore import Restored
 from strata.checkpoint.retention import Best, Verdict
+from strata.checkpoint.saver import Counters
 from strata.checkpoint.tensors import Slice
 
 __all__ = [

@@ -96,4 +96,4 @@ def _close_all() -> None:
             owner.close(timeout_s=EXIT_WAIT_S)
         except Exception:
             # The interpreter ends; all that is left to do is to say so and to go on with the others.
-            log.exception("a checkpoint manager could not be closed at exit")
+            log.exception("pending saves could not be finished at exit")

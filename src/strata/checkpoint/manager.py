@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-import warnings
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from strata import ids
-from strata.checkpoint.background import BackgroundLoop, close_at_exit
-from strata.checkpoint.draft import Draft, make_draft
+from strata.checkpoint.draft import make_draft
 from strata.checkpoint.engine import Engine
-from strata.checkpoint.handle import CheckpointInfo, Phase, SaveHandle
+from strata.checkpoint.handle import CheckpointInfo, SaveHandle
 from strata.checkpoint.location import find_storage
 from strata.checkpoint.retention import GRACE_S, Best, RetentionPolicy, Verdict
-from strata.checkpoint.staging import StagedImage, StagingPool
+from strata.checkpoint.saver import SavePolicy, Saver, WhenBusy
 from strata.clock import Clock, SystemClock
-from strata.errors import (
-    CheckpointBusyError,
-    CheckpointError,
-    CheckpointTimeoutError,
-    UnchangedStateWarning,
-)
+from strata.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
     import os
@@ -39,17 +27,6 @@ if TYPE_CHECKING:
     from strata.storage import Storage
 
 T = TypeVar("T")
-WhenBusy = Literal["wait", "skip", "fail"]
-log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Counters:
-    """How many saves ended how."""
-
-    saved: int = 0
-    failed: int = 0
-    skipped: int = 0
 
 
 class CheckpointManager:
@@ -82,17 +59,13 @@ class CheckpointManager:
         storage: Storage | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if when_busy not in get_args(WhenBusy):
-            raise ValueError(f"when_busy={when_busy!r} must be one of {', '.join(get_args(WhenBusy))}")
-        for name, number in (("max_pending", max_pending), ("full_every", full_every)):
-            if number < 1:
-                raise ValueError(f"{name}={number} must be 1 or more")
+        if full_every < 1:
+            raise ValueError(f"full_every={full_every} must be 1 or more")
         policy = RetentionPolicy(
             keep_count=keep_count, keep_every=keep_every, ttl_s=ttl_s, best=keep_best, grace_s=grace_s
         )
         self._job_id = ids.job_id(job_id)
         self._clock = clock or SystemClock()
-        self._on_phase = on_phase or (lambda name: None)
         self._engine = Engine(
             find_storage(path, backend) if storage is None else storage,
             self._job_id,
@@ -100,21 +73,16 @@ class CheckpointManager:
             clock=self._clock,
             delta=delta,
             full_every=full_every,
-            on_phase=self._on_phase,
+            on_phase=on_phase or _ignore,
         )
-        self._max_pending = max_pending
-        self._when_busy = when_busy
-        self._wait_timeout_s = wait_timeout_s
-        self._on_error = on_error
-        self.counters = Counters()
-        self._pool = StagingPool(max_pending)
-        self._background = BackgroundLoop()
-        self._slots = threading.Condition()
-        self._staged: list[SaveHandle] = []
-        self._pending: set[Future[None]] = set()
-        self._unchanged: list[UnchangedStateWarning] = []
-        self._closed = False
-        close_at_exit(self)
+        self._saver = Saver(
+            self._engine,
+            SavePolicy(max_pending=max_pending, when_busy=when_busy, wait_timeout_s=wait_timeout_s),
+            clock=self._clock,
+            on_error=on_error,
+            on_phase=on_phase or _ignore,
+        )
+        self.counters = self._saver.counters
 
     # Saving
 
@@ -130,7 +98,7 @@ class CheckpointManager:
     ) -> CheckpointInfo:
         """Save and return when it is committed; raise what went wrong. ``more`` is as for save_background."""
         info = self._begin_save(data, step, epoch, metadata, write_behind=True, **more).result(timeout_s)
-        self._warn_of_unchanged()
+        self._saver.warn_of_unchanged()
         return info
 
     async def save_async(
@@ -183,7 +151,7 @@ class CheckpointManager:
     ) -> SaveHandle:
         """Stage a save and hand it to the background: when it is staged, or with ``write_behind`` at once."""
         started_s = self._clock.monotonic_s()
-        self._warn_of_unchanged()
+        self._saver.warn_of_unchanged()
         draft = make_draft(
             data,
             job_id=self._job_id,
@@ -195,48 +163,14 @@ class CheckpointManager:
             parts=parts,
             generation=generation,
         )
-        handle = SaveHandle(step)
-        handle.bytes_total = draft.size_bytes
-        if not self._take_slot(handle, started_s):
-            return handle
-        image: StagedImage | None = None
-        try:
-            image = draft.lend(self._pool)
-            if not write_behind:
-                draft.fill(self._pool, image)
-                handle.phase = "staged"
-                self._on_phase("staged")
-        except Exception as error:  # noqa: BLE001 - for want of memory, say; training goes on without this checkpoint
-            self._abandon(handle, image)
-            self._report_failure(handle, error)
-            return handle
-        except BaseException:
-            self._abandon(handle, image)
-            raise
-        try:
-            self._track(self._run_save(draft, image, handle))
-        except BaseException:
-            self._abandon(handle, image)
-            raise
-        if write_behind:
-            # What goes wrong is told to the background, which waits for the bytes, and so ends up on the handle.
-            with suppress(Exception):
-                draft.fill(self._pool, image)
-                self._on_phase("staged")
-        handle.blocked_s = self._clock.monotonic_s() - started_s
-        return handle
-
-    def _abandon(self, handle: SaveHandle, image: StagedImage | None) -> None:
-        if image is not None:
-            image.release()
-        self._give_slot_back(handle)
+        return self._saver.begin(draft, started_s, write_behind=write_behind)
 
     def commit(self, step: int, *, generation: int = 0, timeout_s: float | None = None) -> CheckpointInfo:
         """Make a checkpoint of all parts of a step that were saved in this generation."""
         info, same_as = self._call(self._engine.commit(step, generation), f"the commit of step {step}", timeout_s)
-        self._note_unchanged(step, same_as)
-        self._track(self._engine.retain())
-        self._warn_of_unchanged()
+        self._saver.note_unchanged(step, same_as)
+        self._saver.track(self._engine.retain())
+        self._saver.warn_of_unchanged()
         return info
 
     # Restoring
@@ -261,7 +195,7 @@ class CheckpointManager:
         self, step: int | None = None, like: Any = None, *, only: str | Sequence[str] = ()
     ) -> Restored:
         """As :meth:`load`, for an event loop."""
-        return await asyncio.wrap_future(self._submit(self._engine.load(step, like, _patterns(only))))
+        return await asyncio.wrap_future(self._saver.submit(self._engine.load(step, like, _patterns(only))))
 
     # Looking
 
@@ -304,25 +238,13 @@ class CheckpointManager:
 
     def wait_pending(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is pending, saves and pruning both; how each ended is on its handle."""
-        with self._slots:
-            pending = set(self._pending)
-        _, left = wait_for(pending, timeout_s)
-        if left and timeout_s is not None:
-            raise CheckpointTimeoutError(
-                ", ".join(self._describe_staged()) or "pruning", phase="under way", timeout_s=timeout_s
-            )
-        self._warn_of_unchanged()
+        self._saver.wait(timeout_s)
+        self._saver.warn_of_unchanged()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait for pending saves, at most ``timeout_s``, and let go of threads and memory."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self.wait_pending(timeout_s)
-        finally:
-            self._background.close()
-            self._pool.close()
+        self._saver.close(timeout_s)
+        self._saver.warn_of_unchanged()
 
     def __enter__(self) -> Self:
         return self
@@ -335,101 +257,8 @@ class CheckpointManager:
     def __repr__(self) -> str:
         return f"CheckpointManager({self._engine.storage!r}, job_id={self._job_id!r})"
 
-    async def _run_save(self, draft: Draft, image: StagedImage, handle: SaveHandle) -> None:
-        def follow(name: str) -> None:
-            if name in get_args(Phase):
-                handle.phase = name  # type: ignore[assignment]
-
-        draft = draft.without_values()
-        try:
-            try:
-                info, same_as = await self._engine.save(draft, image, follow)
-            finally:
-                # Whoever fills the image still writes to it, though nobody wants it any more.
-                await asyncio.to_thread(image.wait_filled)
-                image.release()
-                self._give_slot_back(handle)
-        except asyncio.CancelledError:
-            self._report_failure(handle, CheckpointError(f"the save of step {draft.step} was stopped by close()"))
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and the handle has it
-            self._report_failure(handle, error)
-            return
-        self.counters.saved += 1
-        self._note_unchanged(draft.step, same_as)
-        handle.end(info)
-        if info.committed:
-            await self._engine.retain()
-        await asyncio.to_thread(self._pool.improve)
-
-    def _report_failure(self, handle: SaveHandle, error: Exception) -> None:
-        self.counters.failed += 1
-        log.error("the save of step %d failed: %s", handle.step, error)
-        if self._on_error is not None:
-            try:
-                self._on_error(handle, error)
-            except Exception:
-                log.exception("on_error failed for step %d", handle.step)
-        handle.fail(error)
-
-    def _take_slot(self, handle: SaveHandle, started_s: float) -> bool:
-        with self._slots:
-            if self._closed:
-                raise RuntimeError("this CheckpointManager is closed")
-            timeout_s = self._wait_timeout_s if self._when_busy == "wait" else 0.0
-            if self._slots.wait_for(lambda: len(self._staged) < self._max_pending, timeout_s):
-                self._staged.append(handle)
-                return True
-            waited_s = self._clock.monotonic_s() - started_s
-            error = CheckpointBusyError(handle.step, pending=self._describe_staged(), waited_s=waited_s)
-        if self._when_busy == "fail":
-            raise error
-        if self._when_busy == "skip":
-            self.counters.skipped += 1
-            log.warning("%s", error)
-            handle.fail(error, phase="skipped")
-        else:
-            self._report_failure(handle, error)
-        handle.blocked_s = waited_s
-        return False
-
-    def _give_slot_back(self, handle: SaveHandle) -> None:
-        with self._slots:
-            self._staged.remove(handle)
-            self._slots.notify_all()
-
-    def _describe_staged(self) -> list[str]:
-        return [f"the save of step {each.step} ({each.phase})" for each in self._staged]
-
-    def _note_unchanged(self, step: int, same_as: int | None) -> None:
-        if same_as is not None:
-            warning = UnchangedStateWarning(step, same_as)
-            log.warning("%s", warning)
-            self._unchanged.append(warning)
-
-    def _warn_of_unchanged(self) -> None:
-        """Warn in the thread of the caller: nobody sees, or can turn into an error, a warning in another one."""
-        while self._unchanged:
-            warnings.warn(self._unchanged.pop(0), stacklevel=3)
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._closed:
-            work.close()
-            raise RuntimeError("this CheckpointManager is closed")
-        return self._background.submit(work)
-
-    def _track(self, work: Coroutine[Any, Any, None]) -> None:
-        future = self._submit(work)
-        with self._slots:
-            self._pending.add(future)
-        future.add_done_callback(self._forget)
-
-    def _forget(self, future: Future[None]) -> None:
-        with self._slots:
-            self._pending.discard(future)
-
     def _call(self, work: Coroutine[Any, Any, T], what: str, timeout_s: float | None) -> T:
-        future = self._submit(work)
+        future = self._saver.submit(work)
         try:
             return future.result(timeout_s)
         except FutureTimeoutError:
@@ -444,3 +273,7 @@ class CheckpointManager:
 
 def _patterns(only: str | Sequence[str]) -> tuple[str, ...]:
     return (only,) if isinstance(only, str) else tuple(only)
+
+
+def _ignore(name: str) -> None:
+    """The phases of a save interest nobody."""
