@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.layout import PartLayout
     from strata.checkpoint.tree import Leaf
 
-# Two threads fill the memory bus of most machines; more only take cores from training.
+# Few, because they take cores from training; not tuned on machines with more than two.
 THREADS = 2
 PIECE_BYTES = 8 << 20
 SPAN_BYTES = 64 << 20
