@@ -44,7 +44,8 @@ generate: $(READY)  ## write the generated files anew
 lock: $(READY)  ## resolve and pin all requirements anew
 	$(LOCK) --upgrade pyproject.toml --extra dev --extra s3 --output-file requirements/dev.txt
 	$(LOCK) --upgrade requirements/services.in --constraints requirements/dev.txt --output-file requirements/services.txt
-	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --output-file requirements/bench.txt
+	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --constraints requirements/torch.txt \
+		--output-file requirements/bench.txt
 
 simulate: $(READY)  ## run the coordinator in SEEDS simulated worlds; START is the first seed
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --start $(or $(START),0)
@@ -60,6 +61,7 @@ bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m benchmarks.cluster
 	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.storage
+	$(BIN)/python -m benchmarks.checkpoint
 
 clean:  ## remove .venv and everything else that was made here
 	rm -rf $(VENV) requirements/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

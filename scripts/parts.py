@@ -38,6 +38,7 @@ class Part:
     modules: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     debian: tuple[str, ...] = ()
+    unhashed: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
         """The pieces that are not on this machine."""
@@ -78,6 +79,8 @@ PARTS = {
         modules=("mfusepy",),
         debian=("fuse3", "faketime", "iproute2", "e2fsprogs"),
     ),
+    "torch": Part(what="torch on the CPU", modules=("torch", "safetensors"), unhashed=("torch", "safetensors")),
+    "jax": Part(what="JAX on the CPU", modules=("jax", "ml_dtypes"), unhashed=("jax", "jaxlib")),
 }
 
 
@@ -112,6 +115,9 @@ def install(names: list[str]) -> None:
             "-r",
             REQUIREMENTS / "services.txt",
         )
+    # Their builds differ by platform, so they are pinned by version and not by hash.
+    if unhashed := sorted({package for part in wanted for package in part.unhashed}):
+        _run(sys.executable, "-m", "pip", "install", "-q", "-c", REQUIREMENTS / "torch.txt", *unhashed)
     if "azure" in names and not AZURITE.exists() and find_program("npm"):
         _run("npm", "ci", "--silent", "--prefix", REQUIREMENTS / "azurite")
     if "helm" in names and not find_program("helm"):

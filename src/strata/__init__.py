@@ -7,6 +7,7 @@ This module holds the public names and nothing else. They are resolved on first 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from strata.checkpoint import CheckpointManager as CheckpointManager
     from strata.errors import StrataError as StrataError
     from strata.sharding import ConsistentHash as ConsistentHash
     from strata.sharding import ShardAssignment as ShardAssignment
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AzureStorage": "strata.storage",
+    "CheckpointManager": "strata.checkpoint",
     "ConsistentHash": "strata.sharding",
     "GCSStorage": "strata.storage",
     "LocalStorage": "strata.storage",
@@ -37,6 +39,7 @@ _HOMES = {
 
 __all__ = [
     "AzureStorage",
+    "CheckpointManager",
     "ConsistentHash",
     "GCSStorage",
     "LocalStorage",

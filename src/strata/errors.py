@@ -19,27 +19,41 @@
     │   ├── CorruptObjectError        the object is not what was written
     │   ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
     │   └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
-    └── ClusterError        the coordinator refuses, or what was waited for will not come
-        ├── JournalUnavailableError     the coordinator cannot make anything durable now
-        ├── JournalDamagedError         the coordinator's record is not what was written
-        ├── CoordinatorLostError        no answer came in time           (also a TimeoutError)
-        ├── OutboxFullError             too much waits for a coordinator that is away
-        ├── PortTakenError              the coordinator cannot listen where it was told to
-        ├── BadCommandError             a command that no one may send, or not like this   (also a ValueError)
-        ├── UnknownJobError             no job of that name
-        ├── StaleIncarnationError       the sender was replaced or declared dead: register again
-        ├── StaleGenerationError        the membership changed since: rejoin
-        ├── IllegalTransitionError      a state cannot follow the one before
-        ├── JobFullError                the job has as many workers as it may
-        ├── JobWaitingError             the job has not yet as many workers as it needs
-        ├── QuotaExceededError          more of something than one job may have
-        ├── OutOfOrderError             a report came before the one that precedes it
-        ├── RestoreTooLateError         the data of this generation was dealt already
-        ├── StepTakenError              that step is committed, or about to be
-        ├── PayloadTooLargeError        more than an exchange carries
-        ├── BarrierTimeoutError         not everyone came in time
-        ├── BarrierCancelledError       someone called it off
-        └── GenerationChangedError      the membership changed while waiting
+    ├── ClusterError        the coordinator refuses, or what was waited for will not come
+    │   ├── JournalUnavailableError     the coordinator cannot make anything durable now
+    │   ├── JournalDamagedError         the coordinator's record is not what was written
+    │   ├── CoordinatorLostError        no answer came in time           (also a TimeoutError)
+    │   ├── OutboxFullError             too much waits for a coordinator that is away
+    │   ├── PortTakenError              the coordinator cannot listen where it was told to
+    │   ├── BadCommandError             a command that no one may send, or not like this   (also a ValueError)
+    │   ├── UnknownJobError             no job of that name
+    │   ├── StaleIncarnationError       the sender was replaced or declared dead: register again
+    │   ├── StaleGenerationError        the membership changed since: rejoin
+    │   ├── IllegalTransitionError      a state cannot follow the one before
+    │   ├── JobFullError                the job has as many workers as it may
+    │   ├── JobWaitingError             the job has not yet as many workers as it needs
+    │   ├── QuotaExceededError          more of something than one job may have
+    │   ├── OutOfOrderError             a report came before the one that precedes it
+    │   ├── RestoreTooLateError         the data of this generation was dealt already
+    │   ├── StepTakenError              that step is committed, or about to be
+    │   ├── PayloadTooLargeError        more than an exchange carries
+    │   ├── BarrierTimeoutError         not everyone came in time
+    │   ├── BarrierCancelledError       someone called it off
+    │   └── GenerationChangedError      the membership changed while waiting
+    └── CheckpointError     a checkpoint cannot be made, found or restored as asked
+        ├── UnsavableStateError         the state holds what no checkpoint can keep      (also a TypeError)
+        ├── CheckpointExistsError       the step is committed already
+        ├── CheckpointNotFoundError     there is no such checkpoint                      (also a LookupError)
+        ├── DamagedCheckpointError      what is stored is not what was saved
+        ├── UnknownFormatError          the manifest is of a version that we cannot read
+        ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
+        ├── CheckpointBusyError         as many saves are pending as may be
+        ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
+        ├── IncompleteCheckpointError   parts are missing, so there is nothing to commit
+        └── ConflictingPartsError       parts say different things about one leaf or tensor
+
+    StrataWarning
+    └── UnchangedStateWarning   two checkpoints in a row are the same bits
 
 Each constructor takes typed fields and builds the message: what happened, to what, and what to do.
 The fields stay on the error, so that code can act on them and a process boundary can carry them.
@@ -510,6 +524,165 @@ class UnsafeStoreError(StorageError):
             path=path,
             backend=backend,
             hint="use a store that honours If-None-Match, or pass allow_unsafe=True and accept that risk",
+        )
+
+
+class CheckpointError(StrataError):
+    """A checkpoint cannot be made, found or restored as asked; what was committed before is untouched."""
+
+
+class UnsavableStateError(CheckpointError, TypeError):
+    """The state holds something that no checkpoint can keep; nothing was written."""
+
+    def __init__(self, path: str, kind: str, problem: str) -> None:
+        self.path = path
+        self.kind = kind
+        self.problem = problem
+        where = _shorten(path) if path else "the state itself"
+        super().__init__(
+            f"{where} is of type {kind}, which {problem}; nothing was written: remove it from the state, "
+            "or turn it into tensors, numbers, strings, bytes, None, or dicts, lists and tuples of these"
+        )
+
+
+class CheckpointExistsError(CheckpointError):
+    """The step is committed already; that checkpoint was left as it is."""
+
+    def __init__(self, step: int, *, path: str) -> None:
+        self.step = step
+        self.path = path
+        super().__init__(
+            f"step {step} is committed already ({_shorten(path)}) and was left as it is; "
+            "save another step, or use another job id for another run"
+        )
+
+
+class CheckpointNotFoundError(CheckpointError, LookupError):
+    """There is no such committed checkpoint, or none at all."""
+
+    def __init__(self, step: int | None, *, path: str, known: Iterable[int] = ()) -> None:
+        self.step = step
+        self.path = path
+        self.known = sorted(known)
+        wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        there = _choices([str(each) for each in reversed(self.known)]) if self.known else "none was committed yet"
+        super().__init__(f"{_shorten(path)}: there is {wanted}; {there}")
+
+
+class DamagedCheckpointError(CheckpointError):
+    """What is stored is not what was saved; nothing of it was returned."""
+
+    def __init__(
+        self,
+        step: int,
+        problem: str,
+        *,
+        part: str,
+        tensor: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
+        self.step = step
+        self.problem = problem
+        self.part = part
+        self.tensor = tensor
+        self.start = start
+        self.end = end
+        where = _shorten(part)
+        if start is not None and end is not None:
+            where += f", bytes {start} to {end}"
+        if tensor is not None:
+            where += f", tensor {_shorten(tensor)}"
+        super().__init__(f"step {step} is damaged: {where}: {problem}; load an older step, or without a step")
+
+
+class UnknownFormatError(CheckpointError):
+    """The manifest is of a version or a kind that this version of Strata cannot read."""
+
+    def __init__(self, step: int, *, found: str, known: str) -> None:
+        self.step = step
+        self.found = found
+        self.known = known
+        super().__init__(
+            f"step {step} has a manifest of {found}, and this version of Strata reads {known}; update Strata"
+        )
+
+
+class StateMismatchError(CheckpointError):
+    """The checkpoint does not fit what it is to be loaded into."""
+
+    def __init__(self, step: int, path: str, problem: str) -> None:
+        self.step = step
+        self.path = path
+        self.problem = problem
+        where = _shorten(path) if path else "the state itself"
+        super().__init__(
+            f"step {step} does not fit `like`: {where}: {problem}; see `strata ckpt show` for what the checkpoint holds"
+        )
+
+
+class CheckpointBusyError(CheckpointError):
+    """As many saves are pending as may be, so this one was not begun."""
+
+    def __init__(self, step: int, *, pending: Iterable[str], waited_s: float) -> None:
+        self.step = step
+        self.pending = list(pending)
+        self.waited_s = waited_s
+        super().__init__(
+            f"step {step} was not saved: {', '.join(self.pending) or 'another save'} was still under way "
+            f"after {waited_s:.1f} s; save less often, or raise max_pending if there is memory for it"
+        )
+
+
+class CheckpointTimeoutError(CheckpointError, TimeoutError):
+    """A save or restore did not end in the time given; it goes on."""
+
+    def __init__(self, what: str, *, phase: str, timeout_s: float) -> None:
+        self.what = what
+        self.phase = phase
+        self.timeout_s = timeout_s
+        super().__init__(
+            f"{what} is still {phase} after {timeout_s:g} s; it goes on: wait longer, or look at the store"
+        )
+
+
+class IncompleteCheckpointError(CheckpointError):
+    """Parts are missing, so there is nothing to commit yet."""
+
+    def __init__(self, step: int, problem: str, *, missing: Iterable[int] = ()) -> None:
+        self.step = step
+        self.problem = problem
+        self.missing = list(missing)
+        super().__init__(f"step {step} cannot be committed: {problem}; save what is missing, then commit again")
+
+
+class ConflictingPartsError(CheckpointError):
+    """Two parts say different things about one leaf or tensor, so they are not of one state."""
+
+    def __init__(self, step: int, path: str, problem: str) -> None:
+        self.step = step
+        self.path = path
+        self.problem = problem
+        where = _shorten(path) if path else "the state itself"
+        super().__init__(
+            f"step {step} cannot be committed: {where}: {problem}; "
+            "keep what differs between workers under a key of its own, such as the rank"
+        )
+
+
+class StrataWarning(UserWarning):
+    """The root of what Strata warns of."""
+
+
+class UnchangedStateWarning(StrataWarning):
+    """Two checkpoints in a row hold the same bits, which is nearly always a bug in the training loop."""
+
+    def __init__(self, step: int, previous_step: int) -> None:
+        self.step = step
+        self.previous_step = previous_step
+        super().__init__(
+            f"every tensor of step {step} is bit-identical to step {previous_step}; "
+            "is the state that is saved the one that is trained?"
         )
 
 

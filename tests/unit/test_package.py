@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "strata"
 PUBLIC = {
     "AzureStorage",
+    "CheckpointManager",
     "ConsistentHash",
     "GCSStorage",
     "LocalStorage",

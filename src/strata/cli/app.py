@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.cli import config, coordinator, status, version
+from strata.cli import ckpt, config, coordinator, status, version
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ app.command("config")(config.show_config)
 app.command("coordinator")(coordinator.run_coordinator)
 app.command("status")(status.show_status)
 app.command("events")(status.show_events)
+app.add_typer(ckpt.app, name="ckpt")
 
 
 @app.callback()

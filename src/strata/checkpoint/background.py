@@ -1,0 +1,99 @@
+"""The thread that saves and loads: one event loop of its own, beside whatever the training process runs.
+
+Saves that are pending when the interpreter ends are waited for, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+EXIT_WAIT_S = 120.0
+THREADS = 16
+
+
+class BackgroundLoop:
+    """An event loop in a daemon thread, started with the first work."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine there; the future belongs to whoever asked."""
+        return asyncio.run_coroutine_threadsafe(work, self._started())
+
+    def close(self) -> None:
+        """Stop the loop; work that is still under way is cancelled."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None or self._pid != os.getpid():
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._pid != os.getpid():
+                raise RuntimeError("a CheckpointManager does not survive a fork; make one in the new process")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="strata-checkpoint", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    # On a small machine the default would be fewer threads than a restore has reads and digests under way.
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="strata-checkpoint"))
+    try:
+        loop.run_forever()
+        pending = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+_at_exit: weakref.WeakSet[Any] = weakref.WeakSet()
+_registered = False
+
+
+def close_at_exit(owner: Any) -> None:
+    """Call ``owner.close(timeout_s)`` when the interpreter ends, unless it is gone by then."""
+    global _registered
+    _at_exit.add(owner)
+    if _registered:
+        return
+    _registered = True
+    # Plain atexit comes too late: by then the interpreter refuses new work to every thread pool, and a pending
+    # save could not be finished. This is where concurrent.futures itself registers.
+    register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+    register(_close_all)
+
+
+def _close_all() -> None:
+    for owner in list(_at_exit):
+        try:
+            owner.close(timeout_s=EXIT_WAIT_S)
+        except Exception:
+            # The interpreter ends; all that is left to do is to say so and to go on with the others.
+            log.exception("pending saves could not be finished at exit")

@@ -1,0 +1,85 @@
+"""SaveHandle: how a save is doing, and how it ended. A failure is kept here and raised only to who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from strata.errors import CheckpointTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+Phase = Literal["staging", "staged", "writing", "written", "committing", "committed", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """A checkpoint as a listing shows it. Without ``committed`` it is one part that waits for its commit."""
+
+    job_id: str
+    step: int
+    epoch: int
+    created_s: float
+    size_bytes: int
+    path: str
+    parts: int = 1
+    generation: int = 0
+    parent: int | None = None
+    pinned: bool = False
+    committed: bool = True
+    metadata: dict[str, Any] = field(default_factory=dict)
+    cursors: dict[str, Any] = field(default_factory=dict)
+
+
+class SaveHandle:
+    """One save under way. All of it may be asked from any thread; ``await handle`` waits on any event loop.
+
+    ``bytes_done`` are bytes that are durable, and ``blocked_s`` is how long the caller was held up.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.phase: Phase = "staging"
+        self.bytes_total = 0
+        self.bytes_done = 0
+        self.blocked_s = 0.0
+        self._future: Future[CheckpointInfo] = Future()
+
+    def __repr__(self) -> str:
+        return f"SaveHandle(step={self.step}, {self.phase}, {self.bytes_done}/{self.bytes_total} bytes)"
+
+    def done(self) -> bool:
+        """Whether it ended, well or not."""
+        return self._future.done()
+
+    def error(self) -> BaseException | None:
+        """Why it failed or was skipped; None if it did not, or has not ended."""
+        return self._future.exception() if self._future.done() else None
+
+    def result(self, timeout: float | None = None) -> CheckpointInfo:
+        """Wait until the checkpoint is committed; raise what made it fail, or CheckpointTimeoutError."""
+        try:
+            return self._future.result(timeout)
+        except FutureTimeoutError:
+            if self._future.done() or timeout is None:
+                raise
+            raise CheckpointTimeoutError(f"the save of step {self.step}", phase=self.phase, timeout_s=timeout) from None
+
+    def __await__(self) -> Generator[Any, None, CheckpointInfo]:
+        # Shielded: who stops waiting does not stop the save.
+        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+
+    def end(self, info: CheckpointInfo) -> None:
+        """Say that the checkpoint is committed, or its part durable; for the manager alone."""
+        self.bytes_done = self.bytes_total
+        self.phase = "committed" if info.committed else "written"
+        self._future.set_result(info)
+
+    def fail(self, error: BaseException, *, phase: Literal["failed", "skipped"] = "failed") -> None:
+        """Say why there is no checkpoint; for the manager alone."""
+        self.phase = phase
+        self._future.set_exception(error)

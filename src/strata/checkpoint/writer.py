@@ -1,0 +1,141 @@
+"""The writer: a staged part to storage with its digests, then the manifest, always last.
+
+Nothing that was there is written over: a part whose name is taken by a dead save gets another name, and the
+manifest is put only if there is none. So whatever dies in between, readers see the old checkpoints and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from strata.checkpoint import layout
+from strata.checkpoint.delta import find_changes, merge_extents
+from strata.checkpoint.digest import CHUNK_BYTES, digest_chunks, digest_part
+from strata.checkpoint.manifest import Extent, Manifest, PartRecord, encode
+from strata.errors import CheckpointExistsError, ObjectExistsError, StorageError
+from strata.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from strata.checkpoint.staging import StagedImage
+    from strata.storage import Storage
+
+# Below this, one write of the whole is as fast as following who stages it.
+STREAM_BYTES = 64 << 20
+
+
+class Writer:
+    """Writes parts and manifests below one job's checkpoints directory."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        # Object stores copy what they stream, so there it is better to wait for the whole.
+        self._streams_in_place = isinstance(storage, LocalStorage)
+
+    async def check_free(self, step: int) -> None:
+        """Raise CheckpointExistsError if the step is committed; a save then must not begin."""
+        path = self._full(layout.manifest_name(step))
+        if await self._storage.exists(path):
+            raise CheckpointExistsError(step, path=path)
+
+    async def write_part(
+        self,
+        image: StagedImage,
+        *,
+        step: int,
+        part: int = 0,
+        parts: int = 1,
+        opaque: bool = False,
+        parent: PartRecord | None = None,
+    ) -> PartRecord:
+        """Make a part durable and return its record; with a parent, only what differs from it is written."""
+        if parent is not None:
+            await asyncio.to_thread(image.wait_ready, image.size_bytes - 1)
+            changes = await asyncio.to_thread(find_changes, image.view, parent)
+            if changes is not None:
+                name = await self._free_name(step, part, parts, opaque=opaque, delta=True)
+                return await self._write_changes(image.view, name, changes.digests, changes.runs, parent)
+        name = await self._free_name(step, part, parts, opaque=opaque)
+        view = image.view
+        if image.is_filled() or image.size_bytes < STREAM_BYTES or not self._streams_in_place:
+            await asyncio.to_thread(image.wait_ready, image.size_bytes - 1)
+            chunks = await self._digest_during(view, self._storage.write(self._full(name), view))
+        else:
+            chunks = await self._write_behind(name, image)
+        extents = (Extent(name, 0, len(view)),) if len(view) else ()
+        return PartRecord(len(view), digest_part(chunks), tuple(chunks), extents)
+
+    async def _digest_during(self, view: memoryview, work: Coroutine[Any, Any, None]) -> list[bytes]:
+        digests = asyncio.create_task(asyncio.to_thread(digest_chunks, view))
+        try:
+            await work
+        finally:
+            # The thread reads the staged bytes, so they cannot be given back before it ends.
+            await asyncio.wait([digests])
+        return digests.result()
+
+    async def _write_behind(self, name: str, image: StagedImage) -> list[bytes]:
+        """Write what is staged while the rest is still being staged."""
+        chunks: list[bytes] = []
+        position = 0
+        async with self._storage.writer(self._full(name)) as writer:
+            while position < image.size_bytes:
+                ready = await asyncio.to_thread(image.wait_ready, position + CHUNK_BYTES)
+                end = ready if ready == image.size_bytes else ready - ready % CHUNK_BYTES
+                span = image.view[position:end]
+                chunks += await self._digest_during(span, writer.write(span))
+                position = end
+        return chunks
+
+    async def publish(self, manifest: Manifest) -> int:
+        """Commit: when this returns, the checkpoint exists, and before, it did not. Return the manifest's size."""
+        path = self._full(layout.manifest_name(manifest.step))
+        data = await asyncio.to_thread(encode, manifest)
+        try:
+            await self._storage.write_new(path, data)
+        except ObjectExistsError as error:
+            raise CheckpointExistsError(manifest.step, path=path) from error
+        return len(data)
+
+    async def report(self, manifest: Manifest, part: int, parts: int) -> None:
+        """Say that a part is durable, to whoever will commit."""
+        name = layout.report_name(manifest.step, part, parts)
+        await self._storage.write(self._full(name), encode(manifest, "strata-part"))
+
+    async def retract_report(self, step: int, part: int, parts: int) -> None:
+        """Take back what an earlier attempt said about this part, before its bytes are written anew."""
+        await self._storage.delete(self._full(layout.report_name(step, part, parts)))
+
+    async def remove(self, record: PartRecord, step: int) -> None:
+        """Remove the objects that a failed save wrote for this step; what cannot be removed is swept later."""
+        for name in {extent.path for extent in record.extents if layout.step_of(extent.path) == step}:
+            with suppress(StorageError):
+                await self._storage.delete(self._full(name))
+
+    async def _write_changes(
+        self, view: memoryview, name: str, digests: list[bytes], runs: list[tuple[int, int]], parent: PartRecord
+    ) -> PartRecord:
+        written: list[tuple[int, Extent]] = []
+        if runs:
+            async with self._storage.writer(self._full(name)) as writer:
+                offset = 0
+                for first, last in runs:
+                    start, end = first * CHUNK_BYTES, min(last * CHUNK_BYTES, len(view))
+                    await writer.write(view[start:end])
+                    written.append((start, Extent(name, offset, end - start)))
+                    offset += end - start
+        return PartRecord(len(view), digest_part(digests), tuple(digests), merge_extents(parent.extents, written))
+
+    async def _free_name(self, step: int, part: int, parts: int, *, opaque: bool, delta: bool = False) -> str:
+        name = layout.part_name(step, part, parts, opaque=opaque, delta=delta)
+        if await self._storage.exists(self._full(name)):
+            return layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=uuid.uuid4().hex[:8])
+        return name
+
+    def _full(self, name: str) -> str:
+        return f"{self._directory}/{name}"

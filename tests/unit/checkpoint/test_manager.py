@@ -1,0 +1,402 @@
+"""What a training loop relies on: exact round trips, handles, policies, and that damage is never returned."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from strata.checkpoint import CheckpointManager, SaveHandle
+from strata.errors import (
+    CheckpointBusyError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
+    ConfigError,
+    DamagedCheckpointError,
+    StorageFullError,
+    StrataError,
+    UnchangedStateWarning,
+    UnknownFormatError,
+    UnsavableStateError,
+)
+from strata.storage import MemoryStorage
+from tests.unit.checkpoint.states import STATES, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class GatedStorage(MemoryStorage):
+    """Memory whose writes wait at a gate, and fail if they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    async def write(self, path: str, data: Any) -> None:
+        await asyncio.to_thread(self.gate.wait, 30)
+        if self.failure is not None:
+            raise self.failure
+        await super().write(path, data)
+
+
+@pytest.fixture
+def storage() -> GatedStorage:
+    return GatedStorage()
+
+
+@pytest.fixture
+def manager(storage: GatedStorage) -> Iterator[CheckpointManager]:
+    with CheckpointManager(storage=storage) as manager:
+        yield manager
+        storage.gate.set()
+
+
+def stored(storage: MemoryStorage, path: str) -> bytes:
+    return storage._objects[f"default/checkpoints/{path}"].data
+
+
+def tamper(storage: MemoryStorage, path: str, data: bytes) -> None:
+    asyncio.run(MemoryStorage.write(storage, f"default/checkpoints/{path}", data))
+
+
+def flip(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@given(state=STATES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_state_comes_back_exactly(state: Any) -> None:
+    with CheckpointManager(storage=MemoryStorage()) as manager:
+        manager.save(state, step=0)
+        assert same(manager.load().data, bytes(state) if isinstance(state, bytes) else state)
+
+
+def test_step_epoch_metadata_and_cursors_come_back(manager: CheckpointManager) -> None:
+    metadata = {"loss": 0.5, "tags": ["a"]}
+    manager.save({"w": np.ones(3)}, 7, 2, metadata, cursors={"imagenet": {"position": 5}}, generation=3)
+    metadata["loss"] = 9.0
+    restored = manager.load(7)
+    assert (restored.step, restored.epoch, restored.generation) == (7, 2, 3)
+    assert restored.metadata == {"loss": 0.5, "tags": ["a"]}
+    assert restored.cursors == {"imagenet": {"position": 5}}
+    assert manager.latest() == manager.get_by_step(7)
+    assert manager.list_checkpoints() == [7]
+
+
+def test_a_hundred_thousand_tiny_tensors_come_back(manager: CheckpointManager) -> None:
+    state = {f"t{number}": np.array([number], np.int32) for number in range(100_000)}
+    manager.save(state, 1)
+    back = manager.load().data
+    assert len(back) == len(state)
+    assert all(back[f"t{number}"][0] == number for number in range(0, 100_000, 997))
+
+
+async def test_save_async_takes_bytes_and_returns_when_they_are_staged(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    storage.gate.clear()
+    handle = await manager.save_async(b"model", step=1000)
+    assert not handle.done()
+    assert handle.bytes_total == 5
+    storage.gate.set()
+    info = await handle
+    assert info.step == 1000
+    assert (await manager.load_async()).data == b"model"
+    assert stored(storage, "step_1000/model.bin") == b"model"
+
+
+def test_state_that_is_changed_right_after_staging_is_saved_as_it_was(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    """pytorch#144657, NeMo-RL#3312: an async save captured what training did to the tensors later."""
+    weights, raw = np.zeros(1000), bytearray(b"old")
+    for step in (1, 2, 3):
+        storage.gate.clear()
+        weights[:] = step
+        handle = manager.save_background({"w": weights, "raw": raw}, step)
+        weights[:] = -1
+        storage.gate.set()
+        handle.result(30)
+    assert [manager.load(step).data["w"][0] for step in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_failed_save_is_reported_and_raises_nothing_into_training(storage: GatedStorage) -> None:
+    """Megatron-LM#1435: a failed save killed the run."""
+    seen: list[tuple[int, str]] = []
+
+    def on_error(handle: SaveHandle, error: Exception) -> None:
+        seen.append((handle.step, type(error).__name__))
+        raise RuntimeError("a broken callback does not matter either")
+
+    with CheckpointManager(storage=storage, on_error=on_error) as manager:
+        manager.save({"w": np.ones(2)}, 1)
+        storage.failure = StorageFullError("x", backend="memory", problem="full")
+        handle = manager.save_background({"w": np.zeros(2)}, 2)
+        manager.wait_pending(30)
+        assert handle.phase == "failed"
+        assert isinstance(handle.error(), StorageFullError)
+        assert seen == [(2, "StorageFullError")]
+        assert (manager.counters.saved, manager.counters.failed) == (1, 1)
+        with pytest.raises(StorageFullError):
+            handle.result()
+        with pytest.raises(StorageFullError):
+            manager.save({"w": np.zeros(2)}, 3)
+        assert manager.load().step == 1
+        storage.failure = None
+        manager.save({"w": np.zeros(2)}, 4)
+        assert manager.load().step == 4
+
+
+def test_old_checkpoints_stay_until_the_new_one_is_committed(storage: GatedStorage) -> None:
+    """KempnerForge#102: old checkpoints were pruned before the new one was durable."""
+    with CheckpointManager(storage=storage, keep_count=1) as manager:
+        manager.save({"w": np.ones(2)}, 1)
+        storage.failure = StorageFullError("x", backend="memory", problem="full")
+        manager.save_background({"w": np.zeros(2)}, 2)
+        manager.wait_pending(30)
+        assert manager.list_checkpoints() == [1]
+        storage.failure = None
+        manager.save({"w": np.zeros(2)}, 3)
+        manager.wait_pending(30)
+        assert manager.list_checkpoints() == [3]
+        assert not [path for path in storage._objects if "step_1/" in path]
+
+
+def test_a_busy_manager_waits_skips_or_fails_as_it_was_told(storage: GatedStorage) -> None:
+    state = {"w": np.ones(2)}
+    for policy in ("skip", "fail"):
+        with CheckpointManager(storage=storage, when_busy=policy, job_id=policy) as manager:
+            storage.gate.clear()
+            first = manager.save_background(state, 1)
+            if policy == "skip":
+                second = manager.save_background(state, 2)
+                assert second.phase == "skipped"
+                assert manager.counters.skipped == 1
+                with pytest.raises(CheckpointBusyError, match=r"the save of step 1 \((staged|writing)\)"):
+                    second.result()
+            else:
+                with pytest.raises(CheckpointBusyError):
+                    manager.save_background(state, 2)
+            storage.gate.set()
+            first.result(30)
+    with CheckpointManager(storage=storage, wait_timeout_s=0.01, job_id="wait") as manager:
+        storage.gate.clear()
+        first = manager.save_background(state, 1)
+        late = manager.save_background(state, 2)
+        assert isinstance(late.error(), CheckpointBusyError)
+        storage.gate.set()
+        first.result(30)
+        state["w"][:] = 2
+        manager.save(state, 3)
+
+
+def test_a_wait_for_a_result_is_bounded_and_says_where_the_save_is(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    """marin#8534, marin#9209: waits without end that named nobody."""
+    storage.gate.clear()
+    handle = manager.save_background({"w": np.ones(2)}, 9)
+    with pytest.raises(CheckpointTimeoutError, match=r"the save of step 9 is still (staged|writing)"):
+        handle.result(0.01)
+    with pytest.raises(CheckpointTimeoutError, match="step 9"):
+        manager.wait_pending(0.01)
+    storage.gate.set()
+    assert handle.result(30).step == 9
+
+
+def test_a_state_that_did_not_change_since_the_last_step_is_warned_of(manager: CheckpointManager) -> None:
+    """NeMo-RL#3312: three checkpoints in a row were bit-identical and nobody noticed."""
+    manager.save({"w": np.ones(2), "step": 1}, 1)
+    with pytest.warns(UnchangedStateWarning, match="step 2 is bit-identical to step 1"):
+        manager.save({"w": np.ones(2), "step": 2}, 2)
+    handle = manager.save_background({"w": np.ones(2)}, 3)
+    handle.result(30)
+    with pytest.warns(UnchangedStateWarning, match="step 3"):
+        manager.wait_pending()
+    manager.save({"w": np.zeros(2)}, 4)
+    manager.save({"only": "plain values"}, 5)
+    manager.save({"only": "plain values"}, 6)
+
+
+def test_a_step_is_saved_once_and_the_first_stays(manager: CheckpointManager) -> None:
+    manager.save({"w": np.ones(2)}, 1)
+    with pytest.raises(CheckpointExistsError, match="step 1 is committed already"):
+        manager.save({"w": np.zeros(2)}, 1)
+    assert manager.load(1).data["w"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"step": -1}, "step=-1"),
+        ({"step": 1.5}, "step=1.5"),
+        ({"step": True}, "step=True"),
+        ({"step": 1, "epoch": -1}, "epoch=-1"),
+        ({"step": 1, "metadata": {"loss": float("nan")}}, "metadata must be JSON"),
+        ({"step": 1, "metadata": ["x"]}, "metadata must be a dict"),
+        ({"step": 1, "part": 2, "parts": 2}, "part=2 must be below parts=2"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(
+    manager: CheckpointManager, storage: GatedStorage, arguments: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        manager.save({"w": np.ones(2)}, **arguments)
+    assert not storage._objects
+
+
+def test_an_object_that_cannot_be_saved_is_named_before_anything_is_written(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    with pytest.raises(UnsavableStateError, match=r"model\.hook is of type function"):
+        manager.save_background({"model": {"w": np.ones(2), "hook": lambda: 0}}, 1)
+    assert not storage._objects
+    manager.save({"w": np.ones(2)}, 1)
+
+
+def test_nothing_there_is_an_error_that_says_so(manager: CheckpointManager) -> None:
+    assert manager.latest() is None
+    assert manager.get_by_step(1) is None
+    with pytest.raises(CheckpointNotFoundError, match="none was committed yet"):
+        manager.load()
+    manager.save({"w": np.ones(2)}, 1)
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint of step 2; there are 1"):
+        manager.load(2)
+
+
+PART = "model-00001-of-00001.safetensors"
+
+
+def test_damage_is_never_returned_and_load_falls_back_to_the_newest_good_one(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    """torchtitan#4011: nothing tells a damaged checkpoint from a good one."""
+    for step in (1, 2, 3):
+        manager.save({"a": np.full(10, step), "b": np.full(2_000_000, step)}, step)
+    good = stored(storage, f"step_3/{PART}")
+    tamper(storage, f"step_3/{PART}", flip(good, len(good) - 1))
+    with pytest.raises(DamagedCheckpointError) as caught:
+        manager.load(3)
+    error = caught.value
+    assert (error.part, error.tensor) == (f"step_3/{PART}", "b")
+    assert (error.start, error.end) == (12 << 20, len(good))
+    restored = manager.load()
+    assert restored.step == 2
+    assert restored.data["b"][-1] == 2
+    assert [type(each) for each in restored.skipped] == [DamagedCheckpointError]
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "swapped", "longer"])
+def test_a_part_that_was_cut_lost_or_swapped_is_found(
+    manager: CheckpointManager, storage: GatedStorage, damage: str
+) -> None:
+    manager.save({"w": np.zeros(5000)}, 1)
+    manager.save({"w": np.ones(5000)}, 2)
+    path = f"step_2/{PART}"
+    match damage:
+        case "cut":
+            tamper(storage, path, stored(storage, path)[:-1])
+        case "gone":
+            del storage._objects[f"default/checkpoints/{path}"]
+        case "swapped":
+            tamper(storage, path, stored(storage, f"step_1/{PART}"))
+        case "longer":
+            # More bytes than the manifest knows of are not read, and do no harm.
+            tamper(storage, path, stored(storage, path) + b"x")
+            assert manager.load().step == 2
+            return
+    with pytest.raises(DamagedCheckpointError, match=PART):
+        manager.load(2)
+    assert manager.load().step == 1
+
+
+def test_a_manifest_that_was_cut_or_belongs_elsewhere_is_found(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    manager.save({"w": np.zeros(5)}, 1)
+    manager.save({"w": np.ones(5)}, 2)
+    good = stored(storage, "step_2/metadata.json")
+    tamper(storage, "step_2/metadata.json", good[:-3])
+    with pytest.raises(DamagedCheckpointError, match=r"metadata\.json"):
+        manager.load(2)
+    assert manager.load().step == 1
+    assert manager.list_checkpoints() == [1]
+    tamper(storage, "step_2/metadata.json", stored(storage, "step_1/metadata.json"))
+    with pytest.raises(DamagedCheckpointError, match="manifest of step 1"):
+        manager.load(2)
+
+
+def test_a_manifest_of_a_newer_version_is_neither_damage_nor_skipped(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    manager.save({"w": np.zeros(5)}, 1)
+    newer = stored(storage, "step_1/metadata.json").replace(b'"version":1', b'"version":2')
+    manager.save({"w": np.ones(5)}, 2)
+    tamper(storage, "step_2/metadata.json", newer)
+    with pytest.raises(UnknownFormatError, match="update Strata"):
+        manager.load()
+    assert manager.prune() == []
+
+
+def test_when_all_are_damaged_the_newest_damage_is_raised(manager: CheckpointManager, storage: GatedStorage) -> None:
+    for step in (1, 2):
+        manager.save({"w": np.full(5, step)}, step)
+        tamper(storage, f"step_{step}/{PART}", b"")
+    with pytest.raises(DamagedCheckpointError, match="step 2 is damaged"):
+        manager.load()
+
+
+def test_a_dead_save_of_the_same_step_does_not_get_in_the_way(
+    manager: CheckpointManager, storage: GatedStorage
+) -> None:
+    tamper(storage, f"step_1/{PART}", b"half of a part")
+    manager.save({"w": np.ones(5)}, 1)
+    assert manager.load(1).data["w"][0] == 1
+    assert stored(storage, f"step_1/{PART}") == b"half of a part"
+
+
+def test_a_closed_manager_refuses_work_and_has_finished_what_was_pending(storage: GatedStorage) -> None:
+    manager = CheckpointManager(storage=storage)
+    handle = manager.save_background({"w": np.ones(5)}, 1)
+    manager.close()
+    assert handle.result().step == 1
+    for work in (lambda: manager.save({"w": 1}, 2), manager.load, manager.latest):
+        with pytest.raises(RuntimeError, match="closed"):
+            work()
+    manager.close()
+
+
+async def test_a_cancelled_save_async_does_not_read_the_state_any_more(storage: GatedStorage) -> None:
+    with CheckpointManager(storage=storage) as manager:
+        storage.gate.clear()
+        weights = np.ones(5)
+        await manager.save_async({"w": weights}, 1)
+        # Waits for the slot in its thread, is cancelled there, and still ends before it raises.
+        task = asyncio.create_task(manager.save_async({"w": weights * 2}, 2))
+        await asyncio.sleep(0)
+        task.cancel()
+        storage.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(manager.wait_pending, 30)
+        assert manager.counters.failed == 0
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong in ({"max_pending": 0}, {"when_busy": "panic"}, {"keep_count": 0}, {"keep_every": 0}, {"ttl_s": -1}):
+        with pytest.raises(ValueError):
+            CheckpointManager(storage=MemoryStorage(), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(StrataError):
+        CheckpointManager(storage=MemoryStorage(), job_id="a/b")
+    with pytest.raises(ConfigError, match="backend='tape'"):
+        CheckpointManager("x", backend="tape")
+    with pytest.raises(ConfigError, match="CHECKPOINT_BUCKET"):
+        CheckpointManager("/checkpoints", backend="s3")
