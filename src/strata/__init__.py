@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strata.checkpoint import CheckpointManager as CheckpointManager
+    from strata.compat import DatasetRegistry as DatasetRegistry
+    from strata.compat import TrainingOrchestrator as TrainingOrchestrator
     from strata.errors import StrataError as StrataError
     from strata.sharding import ConsistentHash as ConsistentHash
     from strata.sharding import ShardAssignment as ShardAssignment
@@ -26,6 +28,7 @@ _HOMES = {
     "AzureStorage": "strata.storage",
     "CheckpointManager": "strata.checkpoint",
     "ConsistentHash": "strata.sharding",
+    "DatasetRegistry": "strata.compat",
     "GCSStorage": "strata.storage",
     "LocalStorage": "strata.storage",
     "MemoryStorage": "strata.storage",
@@ -33,6 +36,7 @@ _HOMES = {
     "ShardAssignment": "strata.sharding",
     "ShardManager": "strata.sharding",
     "StrataError": "strata.errors",
+    "TrainingOrchestrator": "strata.compat",
     "open_storage": "strata.storage",
     "storage_from_env": "strata.storage",
 }
@@ -41,6 +45,7 @@ __all__ = [
     "AzureStorage",
     "CheckpointManager",
     "ConsistentHash",
+    "DatasetRegistry",
     "GCSStorage",
     "LocalStorage",
     "MemoryStorage",
@@ -48,6 +53,7 @@ __all__ = [
     "ShardAssignment",
     "ShardManager",
     "StrataError",
+    "TrainingOrchestrator",
     "__version__",
     "open_storage",
     "storage_from_env",

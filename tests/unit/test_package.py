@@ -17,6 +17,7 @@ PUBLIC = {
     "AzureStorage",
     "CheckpointManager",
     "ConsistentHash",
+    "DatasetRegistry",
     "GCSStorage",
     "LocalStorage",
     "MemoryStorage",
@@ -24,6 +25,7 @@ PUBLIC = {
     "ShardAssignment",
     "ShardManager",
     "StrataError",
+    "TrainingOrchestrator",
     "__version__",
     "open_storage",
     "storage_from_env",
@@ -76,6 +78,7 @@ def test_the_wheel_has_the_type_marker_and_no_tests(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "strata/py.typed" in names
     assert {name.split("/")[0] for name in names} == {
+        "dtruntime",
         "strata",
         f"strata_runtime-{strata.__version__}.dist-info",
     }

@@ -1,0 +1,9 @@
+"""The first import name of Strata: scripts written for ``dtruntime`` run as they are.
+
+Only the names of that API are here; everything they do is in ``strata``.
+"""
+
+from strata.checkpoint import CheckpointManager
+from strata.compat import DatasetRegistry, TrainingOrchestrator
+
+__all__ = ["CheckpointManager", "DatasetRegistry", "TrainingOrchestrator"]
