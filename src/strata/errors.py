@@ -35,6 +35,7 @@
     │   ├── QuotaExceededError          more of something than one job may have
     │   ├── OutOfOrderError             a report came before the one that precedes it
     │   ├── RestoreTooLateError         the data of this generation was dealt already
+    │   ├── CommitPendingError          a checkpoint is about to be committed: ask again for the restore point
     │   ├── StepTakenError              that step is committed, or about to be
     │   ├── PayloadTooLargeError        more than an exchange carries
     │   ├── BarrierTimeoutError         not everyone came in time
@@ -355,6 +356,17 @@ class RestoreTooLateError(ClusterError):
         super().__init__(
             f"worker {worker_id!r} asks where generation {generation} restores, but its data was dealt already; "
             "ask before the first worker takes data"
+        )
+
+
+class CommitPendingError(ClusterError):
+    """All parts of a checkpoint are durable and its manifest is being written; a restore waits for it."""
+
+    def __init__(self, job_id: str, step: int) -> None:
+        self.job_id = job_id
+        self.step = step
+        super().__init__(
+            f"step {step} of job {job_id!r} is about to be committed, and the job goes on from there; ask again soon"
         )
 
 

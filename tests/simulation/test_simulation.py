@@ -43,6 +43,12 @@ def test_the_same_seed_gives_the_same_world() -> None:
     assert (first.trace, first.now_s, first.tally) == (second.trace, second.now_s, second.tally)
 
 
+@pytest.mark.parametrize("seed", [55_472, 68_808])
+def test_worlds_that_once_failed_hold(seed: int) -> None:
+    """A late manifest of a history that was rolled back became the newest checkpoint."""
+    World(seed).run()
+
+
 def _accept_any_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "check_generation", lambda *_: None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.replies import Hand, Heard, Registered, RestorePoint
-from strata.errors import StaleIncarnationError, StrataError, UnknownJobError, UnknownWorkerError
+from strata.errors import CommitPendingError, StaleIncarnationError, StrataError, UnknownJobError, UnknownWorkerError
 from tests.simulation.store import Manifest, Part, StoreError
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ class Worker:
             self._reincarnate()
             raise RejoinError
         self._trained_in = self.generation
-        point = yield from self._ask(c.AskRestorePoint)
-        assert isinstance(point, RestorePoint)
+        point = yield from self._ask_restore_point()
         base_step = None if point.checkpoint is None else point.checkpoint.step
         hand = yield from self._ask(c.TakeHand, dataset_id="d", epoch=0)
         assert isinstance(hand, Hand)
@@ -140,6 +139,19 @@ class Worker:
             if left == 0:
                 yield from self._finish()
                 return
+
+    def _ask_restore_point(self) -> Generator[tuple[str, c.JobCommand], Any, RestorePoint]:
+        while True:
+            answer = yield "ask", self._fenced(c.AskRestorePoint)
+            if isinstance(answer, RestorePoint):
+                return answer
+            if isinstance(answer, StaleIncarnationError):
+                self._reincarnate()
+            if not isinstance(answer, CommitPendingError):
+                # It has not begun yet in this generation, and may do so still.
+                self._trained_in = 0
+                raise RejoinError
+            yield "sleep", self._fenced(c.AskRestorePoint)
 
     def _save(self, part: Part) -> Generator[tuple[str, c.JobCommand], Any, None]:
         path = f"step_{self.step}/{self.generation}-{self.worker_id}"

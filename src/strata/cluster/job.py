@@ -20,7 +20,13 @@ from strata.cluster.ledger import Ledger
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Done, Hand, Heard, Registered, Reply, RestorePoint
-from strata.errors import DatasetConflictError, JobWaitingError, QuotaExceededError, RestoreTooLateError
+from strata.errors import (
+    CommitPendingError,
+    DatasetConflictError,
+    JobWaitingError,
+    QuotaExceededError,
+    RestoreTooLateError,
+)
 
 Answer = tuple[Reply, list[Effect]]
 
@@ -135,6 +141,11 @@ class Job:
         if self._restored is None:
             if self.ledger.has_hands():
                 raise RestoreTooLateError(command.worker_id, generation=command.generation)
+            writing = [pending.step for pending in self.commits.pending.values() if not pending.is_collecting]
+            if writing:
+                # All its parts are durable, so it will be committed. To go on from before it would leave it behind as
+                # the newest step of a history that nobody continues.
+                raise CommitPendingError(self.job_id, max(writing))
             latest = self.commits.latest()
             self._restored = (None if latest is None else latest.step,)
             self.ledger.roll_back("[]" if latest is None else latest.cursors)

@@ -9,7 +9,7 @@ import pytest
 
 from strata.cluster import commands as c
 from strata.cluster import events as e
-from strata.errors import StaleGenerationError, StepTakenError
+from strata.errors import CommitPendingError, StaleGenerationError, StepTakenError
 from tests.unit.cluster.conftest import Bench
 
 
@@ -181,3 +181,13 @@ def test_a_commit_while_an_older_step_still_collects_leaves_the_older_cut_possib
     (wanted,) = ack(bench, "c", step=10)
     assert isinstance(wanted, e.ManifestWanted)
     assert json.loads(wanted.cursors)[0]["consumed"] == []
+
+
+def test_a_restore_waits_for_a_checkpoint_whose_parts_are_all_durable(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    bench.join("c", incarnation="2")
+    with pytest.raises(CommitPendingError, match="step 10 of job 'default' is about to be committed"):
+        bench.say(c.AskRestorePoint, "a")
+    confirm(bench, "b")
+    assert bench.say(c.AskRestorePoint, "a")[0].checkpoint.step == 10
