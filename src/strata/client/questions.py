@@ -29,13 +29,13 @@ def register_dataset(url: str, job_id: str, params: DatasetParams) -> None:
         shuffle=params.shuffle,
         seed=params.seed,
     )
-    _ask(url, lambda stub: stub.RegisterDataset(request, timeout=TIMEOUT_S))
+    ask(url, lambda stub: stub.RegisterDataset(request, timeout=TIMEOUT_S))
 
 
 def ask_for_shards(url: str, job_id: str, dataset_id: str, *, rank: int, epoch: int) -> list[ShardAssignment]:
     """Return the shards of the worker with this rank."""
     request = pb.GetDataShard(job_id=job_id, dataset_id=dataset_id, rank=rank, epoch=epoch)
-    reply = _ask(url, lambda stub: stub.GetDataShard(request, timeout=TIMEOUT_S))
+    reply = ask(url, lambda stub: stub.GetDataShard(request, timeout=TIMEOUT_S))
     return [
         ShardAssignment(dataset_id, s.shard_id, reply.total_shards, s.start_index, s.end_index, (), epoch)
         for s in reply.shards
@@ -45,11 +45,12 @@ def ask_for_shards(url: str, job_id: str, dataset_id: str, *, rank: int, epoch: 
 def ask_latest_checkpoint(url: str, job_id: str) -> Committed | None:
     """Return the newest committed checkpoint."""
     request = pb.GetLatestCheckpoint(job_id=job_id)
-    reply = _ask(url, lambda stub: stub.GetLatestCheckpoint(request, timeout=TIMEOUT_S))
+    reply = ask(url, lambda stub: stub.GetLatestCheckpoint(request, timeout=TIMEOUT_S))
     return convert.read_checkpoint(reply.checkpoint) if reply.HasField("checkpoint") else None
 
 
-def _ask(url: str, call: Callable[[Any], Any]) -> Any:
+def ask(url: str, call: Callable[[Any], Any]) -> Any:
+    """Make one call of the coordinator's service and return its answer, or raise the error that it carries."""
     address = parse_address(url)
     with grpc.insecure_channel(address) as channel:
         try:

@@ -121,6 +121,14 @@ class CoordinatorService(stubs.CoordinatorServicer):
             convert.fill_checkpoint(reply.checkpoints.add(), checkpoint)
         return reply
 
+    async def SetKey(self, request: pb.SetKey, context: Context) -> pb.KeyValue:
+        """Set a small value, if nobody did since the caller read it."""
+        return await self._ask(c.SetKey, request, pb.KeyValue(), context)
+
+    async def GetKey(self, request: pb.GetKey, context: Context) -> pb.KeyValue:
+        """Return a small value and its token."""
+        return await self._ask(c.GetKey, request, pb.KeyValue(), context)
+
     async def GetStatus(self, request: pb.GetStatus, context: Context) -> pb.Status:
         """Return what all jobs are doing."""
         return describe(self._dispatcher.cluster, now_s=self._dispatcher.now_s())

@@ -42,6 +42,8 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ExpireBarrier: "expire_barrier",
     commands.AdoptCheckpoints: "adopt_checkpoints",
     commands.ForgetCheckpoints: "forget_checkpoints",
+    commands.SetKey: "set_key",
+    commands.GetKey: "get_key",
 }
 REPLIES: dict[type[Any], str] = {
     replies.Done: "done",
@@ -49,6 +51,7 @@ REPLIES: dict[type[Any], str] = {
     replies.Heard: "heard",
     replies.RestorePoint: "restore_point",
     replies.Hand: "hand",
+    replies.KeyValue: "key_value",
 }
 EFFECTS: dict[type[Effect], str] = {
     events.GenerationChanged: "generation_changed",
