@@ -19,6 +19,12 @@ from strata.wire.errors import ERROR_TRAILER, from_error
 TIMEOUT_S = 30.0
 
 
+def configure_job(url: str, job_id: str, *, min_workers: int, max_workers: int | None) -> None:
+    """Set how many workers a job needs to run, and may have at the most."""
+    request = pb.ConfigureJob(job_id=job_id, min_workers=min_workers, max_workers=max_workers)
+    ask(url, lambda stub: stub.ConfigureJob(request, timeout=TIMEOUT_S))
+
+
 def register_dataset(url: str, job_id: str, params: DatasetParams) -> None:
     """Make a dataset known to the coordinator."""
     request = pb.RegisterDataset(

@@ -56,7 +56,7 @@ def create_handler(params: RendezvousParameters) -> CoordinatorRendezvous:
     )
     backend = CoordinatorBackend(keys, silence_s=interval_s * attempts)
     timeouts = {name: _timeout(params, name) for name in ("join", "last_call", "close", "heartbeat")}
-    handler = CoordinatorRendezvous.from_backend(
+    handler: CoordinatorRendezvous = CoordinatorRendezvous.from_backend(
         params.run_id,
         None,
         backend,
