@@ -50,6 +50,7 @@
         ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
         ├── CheckpointBusyError         as many saves are pending as may be
         ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
+        ├── CheckpointAbortedError      not every worker could do its part, so it was given up
         ├── IncompleteCheckpointError   parts are missing, so there is nothing to commit
         └── ConflictingPartsError       parts say different things about one leaf or tensor
 
@@ -655,6 +656,17 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
         self.timeout_s = timeout_s
         super().__init__(
             f"{what} is still {phase} after {timeout_s:g} s; it goes on: wait longer, or look at the store"
+        )
+
+
+class CheckpointAbortedError(CheckpointError):
+    """A checkpoint of several workers was given up; none of it is listed, and older ones stay."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step = step
+        self.reason = reason
+        super().__init__(
+            f"the checkpoint of step {step} was given up: {reason}; training goes on, and a later step can be saved"
         )
 
 
