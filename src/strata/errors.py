@@ -650,12 +650,15 @@ class CheckpointBusyError(CheckpointError):
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
     """A save or restore did not end in the time given; it goes on."""
 
-    def __init__(self, what: str, *, phase: str, timeout_s: float) -> None:
+    def __init__(self, what: str, *, phase: str, timeout_s: float, waits_for: Iterable[str] = ()) -> None:
         self.what = what
         self.phase = phase
         self.timeout_s = timeout_s
+        self.waits_for = list(waits_for)
+        whom = f", waiting for {', '.join(self.waits_for[:5])}" if self.waits_for else ""
         super().__init__(
-            f"{what} is still {phase} after {timeout_s:g} s; it goes on: wait longer, or look at the store"
+            f"{what} is still {phase}{whom} after {timeout_s:g} s; it goes on: wait longer, or look at the "
+            f"{'workers' if whom else 'store'}"
         )
 
 
