@@ -11,11 +11,13 @@ import atexit
 import os
 import threading
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
+from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck, Seat
+from strata.client.commits import Commits
 from strata.client.connection import Connection
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect
@@ -49,7 +51,8 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="strata-client", daemon=True)
         self._thread.start()
-        self._connection = self._call(self._make(on_effect))
+        self._on_effect = on_effect
+        self._connection, self._commits = self._call(self._make())
         self._running = asyncio.run_coroutine_threadsafe(self._connection.run(), self._loop)
         self._closed = False
         atexit.register(self.close)
@@ -85,6 +88,36 @@ class Client:
         """Arrive at a barrier and return when it is released, or raise why it will not be."""
         return self._call(self._connection.meet(name, **fields))
 
+    # What a CheckpointManager needs of it: see strata.checkpoint.coordination.CommitCoordinator.
+
+    def take_seat(self) -> Seat:
+        """Return the worker's present place, as last heard; waits only if it has never been heard."""
+        if self._connection.registered is None:
+            self.wait_registered()
+        rank, world_size, generation = self._connection.place
+        return Seat(rank, world_size, generation)
+
+    def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:
+        """Acknowledge a part; done when its checkpoint is committed."""
+        return self._submit(self._commits.commit_part(ack, timeout_s=timeout_s, on_wait=on_wait))
+
+    def serve_manifests(self, writer: ManifestWriter | None) -> None:
+        """Let this writer write the manifests that the worker is asked for."""
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self._commits.serve_manifests, writer)
+
+    def adopt_checkpoints(self, records: Sequence[CommitRecord]) -> Future[None]:
+        """Make known what storage holds."""
+        return self._submit(self._commits.adopt_checkpoints(records))
+
+    def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
+        """Make known what was deleted."""
+        return self._submit(self._commits.forget_checkpoints(steps))
+
+    def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
+        """Return the step that all workers of this generation go on from, or None for the beginning."""
+        return self._submit(self._commits.find_restore_point(timeout_s=timeout_s))
+
     def close(self) -> None:
         """Say goodbye, if the coordinator can hear it, and end the thread."""
         if self._closed or self._pid != os.getpid():
@@ -111,14 +144,22 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _make(self, on_effect: Callable[[Effect], None]) -> Connection:
-        return Connection(self._url, self._worker, on_effect=on_effect)
+    async def _make(self) -> tuple[Connection, Commits]:
+        connection = Connection(self._url, self._worker, on_effect=self._take_effect)
+        return connection, Commits(connection)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _take_effect(self, effect: Effect) -> None:
+        self._commits.take_effect(effect)
+        self._on_effect(effect)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if self._pid != os.getpid():
             work.close()
             raise RuntimeError("a Client does not survive a fork; make one in the new process")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
         try:
             return future.result()
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
@@ -38,6 +38,18 @@ BEATS_PER_LEASE = 4
 ARRIVE_AGAIN_S = 2.0
 
 
+W = TypeVar("W", bound=c.WorkerCommand)
+F = TypeVar("F", bound=c.FencedCommand)
+
+
+class Place(NamedTuple):
+    """Where a worker stands among the others of its generation."""
+
+    rank: int
+    world_size: int
+    generation: int
+
+
 class Connection:
     """One worker of one job. Made, used and closed on one event loop; ``on_effect`` is told what comes by itself."""
 
@@ -60,7 +72,18 @@ class Connection:
         self._jitter = random.SystemRandom()
         self.beat = c.Heartbeat(job_id=worker.job_id, worker_id=worker.worker_id, incarnation=worker.incarnation)
         self.registered: Registered | None = None
-        self.generation = 0
+        self.place = Place(rank=0, world_size=0, generation=0)
+        self.why_changed = ""
+
+    @property
+    def generation(self) -> int:
+        """The generation that the worker knows of."""
+        return self.place.generation
+
+    @property
+    def job_id(self) -> str:
+        """The job that the worker belongs to."""
+        return self._worker.job_id
 
     @property
     def incarnation(self) -> str:
@@ -107,7 +130,7 @@ class Connection:
 
     async def meet(self, name: str, **fields: Any) -> BarrierReleased:
         """Arrive at a barrier and return when it is released, or raise why it will not be."""
-        arrival = self._fenced(c.ArriveAtBarrier, name=name, **fields)
+        arrival = self.fenced(c.ArriveAtBarrier, name=name, **fields)
         future = self._meetings.setdefault(name, asyncio.get_running_loop().create_future())
         try:
             while True:
@@ -118,14 +141,18 @@ class Connection:
         finally:
             self._meetings.pop(name, None)
 
-    def _fenced(self, kind: type[c.FencedCommand], **fields: Any) -> c.FencedCommand:
+    def own(self, kind: type[W], **fields: Any) -> W:
+        """Return a command of this worker in its present life."""
         return kind(
             job_id=self._worker.job_id,
             worker_id=self._worker.worker_id,
             incarnation=self._worker.incarnation,
-            generation=self.generation,
             **fields,
         )
+
+    def fenced(self, kind: type[F], **fields: Any) -> F:
+        """Return a command of this worker in the generation that it knows of."""
+        return self.own(kind, generation=self.generation, **fields)
 
     async def _connect(self) -> None:
         """Join over gRPC, which every coordinator has, and go on over the channel if its port is open."""
@@ -165,7 +192,8 @@ class Connection:
         if isinstance(reply, StrataError):
             raise reply
         assert isinstance(reply, Registered)
-        self.registered, self.generation = reply, reply.generation
+        # The coordinator's word at this moment: after it lost its journal, generations begin anew.
+        self.registered, self.place = reply, Place(reply.rank, reply.world_size, reply.generation)
         return message.registered.channel_url
 
     async def _serve(self) -> None:
@@ -182,9 +210,7 @@ class Connection:
     async def _beat(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            heard = await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
-            if isinstance(heard, Heard):
-                self.generation = max(self.generation, heard.generation)
+            await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
 
     async def _drop(self) -> None:
         transport, self._transport = self._transport, None
@@ -207,11 +233,16 @@ class Connection:
             if isinstance(reply, StrataError):
                 waiting[1].set_exception(reply)
             else:
+                if isinstance(reply, Heard) and reply.generation > self.generation:
+                    self.place = Place(reply.rank, reply.world_size, reply.generation)
                 waiting[1].set_result(reply)
 
     def _take_effect(self, effect: Effect) -> None:
         if isinstance(effect, GenerationChanged):
-            self.generation = max(self.generation, effect.generation)
+            self.why_changed = effect.reason
+            if effect.generation > self.generation and self._worker.worker_id in effect.to:
+                # It is addressed to all that are present, in the order of their ranks.
+                self.place = Place(effect.to.index(self._worker.worker_id), len(effect.to), effect.generation)
         elif isinstance(effect, BarrierReleased | BarrierFailed):
             future = self._meetings.get(effect.name)
             if future is not None and not future.done():

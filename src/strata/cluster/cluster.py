@@ -33,6 +33,8 @@ _HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
     c.AckPart: Job.ack_part,
     c.AskForManifest: Job.ask_for_manifest,
     c.ConfirmCommit: Job.confirm_commit,
+    c.AskCommit: Job.ask_commit,
+    c.GiveUpCheckpoint: Job.give_up_checkpoint,
     c.AbortCheckpoint: Job.abort_checkpoint,
     c.AdoptCheckpoints: Job.adopt_checkpoints,
     c.ForgetCheckpoints: Job.forget_checkpoints,

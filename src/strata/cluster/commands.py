@@ -188,6 +188,24 @@ class ConfirmCommit(WorkerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskCommit(WorkerCommand):
+    """Ask how the checkpoint is doing that this part was acknowledged for; changes nothing."""
+
+    durable: ClassVar[bool] = False
+    step: int
+    part: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpCheckpoint(WorkerCommand):
+    """The manifest of a step cannot be written, whoever tries: its parts do not make up one state, say."""
+
+    step: int
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortCheckpoint(JobCommand):
     """Give a checkpoint up; made by :meth:`Cluster.due` when it takes too long, or by an operator."""
 

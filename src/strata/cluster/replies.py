@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.sharding.cursor import Spans
 
 
@@ -57,4 +57,4 @@ class KeyValue:
     is_set: bool = False
 
 
-Reply = Done | Registered | Heard | RestorePoint | Hand | KeyValue
+Reply = Done | Registered | Heard | RestorePoint | CommitProgress | Hand | KeyValue

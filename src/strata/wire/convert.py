@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from strata.cluster import commands, events, replies
 from strata.cluster.commands import JobCommand, WorkerState
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.cluster.events import Effect
 from strata.cluster.replies import Reply
 from strata.errors import StrataError
@@ -39,6 +39,8 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ReportProgress: "report_progress",
     commands.AckPart: "ack_part",
     commands.ConfirmCommit: "confirm_commit",
+    commands.AskCommit: "ask_commit",
+    commands.GiveUpCheckpoint: "give_up_checkpoint",
     commands.AbortCheckpoint: "abort_checkpoint",
     commands.AskForManifest: "ask_for_manifest",
     commands.ExpireBarrier: "expire_barrier",
@@ -52,6 +54,7 @@ REPLIES: dict[type[Any], str] = {
     replies.Registered: "registered",
     replies.Heard: "heard",
     replies.RestorePoint: "restore_point",
+    CommitProgress: "commit_progress",
     replies.Hand: "hand",
     replies.KeyValue: "key_value",
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.cluster import commands, replies
 from strata.cluster.commands import JobCommand, WorkerState
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.cluster.events import Effect
 from strata.errors import BarrierTimeoutError, MissingWorker
 from strata.sharding import DataOrder
@@ -82,6 +82,7 @@ def test_an_effect_comes_back_equal(kind: type[Effect], data: st.DataObject) -> 
         replies.KeyValue(),
         replies.KeyValue(value=b"x", token=3, is_set=True),
         replies.RestorePoint(checkpoint=None),
+        CommitProgress(phase="collecting", missing=("b", "c"), reason=""),
         replies.RestorePoint(checkpoint=Committed(5, 1, "m", "[]")),
     ],
     ids=repr,

@@ -23,7 +23,7 @@ class ServerFrame(_message.Message):
     def __init__(self, reply: _Optional[_Union[Reply, _Mapping]] = ..., effect: _Optional[_Union[Effect, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key")
+    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint")
     CONFIGURE_JOB_FIELD_NUMBER: _ClassVar[int]
     REGISTER_WORKER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,8 @@ class Command(_message.Message):
     FORGET_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     SET_KEY_FIELD_NUMBER: _ClassVar[int]
     GET_KEY_FIELD_NUMBER: _ClassVar[int]
+    ASK_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    GIVE_UP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     configure_job: ConfigureJob
     register_worker: RegisterWorker
     heartbeat: Heartbeat
@@ -66,10 +68,12 @@ class Command(_message.Message):
     forget_checkpoints: ForgetCheckpoints
     set_key: SetKey
     get_key: GetKey
-    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ...) -> None: ...
+    ask_commit: AskCommit
+    give_up_checkpoint: GiveUpCheckpoint
+    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("id", "error", "done", "registered", "heard", "restore_point", "hand", "key_value")
+    __slots__ = ("id", "error", "done", "registered", "heard", "restore_point", "hand", "key_value", "commit_progress")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +82,7 @@ class Reply(_message.Message):
     RESTORE_POINT_FIELD_NUMBER: _ClassVar[int]
     HAND_FIELD_NUMBER: _ClassVar[int]
     KEY_VALUE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     id: int
     error: Error
     done: Done
@@ -86,7 +91,8 @@ class Reply(_message.Message):
     restore_point: RestorePoint
     hand: Hand
     key_value: KeyValue
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., hand: _Optional[_Union[Hand, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ...) -> None: ...
+    commit_progress: CommitProgress
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., hand: _Optional[_Union[Hand, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
     __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted")
@@ -365,6 +371,36 @@ class ConfirmCommit(_message.Message):
     cursors: str
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ...) -> None: ...
 
+class AskCommit(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "part")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    step: int
+    part: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., part: _Optional[str] = ...) -> None: ...
+
+class GiveUpCheckpoint(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "generation", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    step: int
+    generation: int
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class AbortCheckpoint(_message.Message):
     __slots__ = ("job_id", "step", "reason")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -612,6 +648,16 @@ class RestorePoint(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     checkpoint: Checkpoint
     def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+
+class CommitProgress(_message.Message):
+    __slots__ = ("phase", "missing", "reason")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, phase: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("step", "epoch", "manifest", "cursors")
