@@ -33,6 +33,12 @@ def run_coordinator(
             show_default="strata-journal.db in the working directory",
         ),
     ] = None,
+    lease: Annotated[
+        float, typer.Option(help="For how many seconds a worker counts as alive without a word from it.")
+    ] = 10.0,
+    grace: Annotated[
+        float, typer.Option(help="For how many seconds a worker whose connection closed may come back.")
+    ] = 2.0,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run the coordinator: members, barriers, commits and data of all jobs.
@@ -41,16 +47,18 @@ def run_coordinator(
     on meanwhile and come back by themselves. SIGTERM and Ctrl-C drain it.
     """
     # Imported here: no other command needs gRPC, and loading it takes longer than most of them run.
+    from strata.cluster import Limits
     from strata.coordinator.journal import check_state
     from strata.coordinator.server import CoordinatorConfig, split_address
 
-    config = CoordinatorConfig(
-        grpc_address=grpc_address,
-        channel_address=channel_address,
-        advertise_channel=advertise_channel,
-        state=state or f"sqlite://{Path.cwd() / 'strata-journal.db'}",
-    )
     try:
+        config = CoordinatorConfig(
+            grpc_address=grpc_address,
+            channel_address=channel_address,
+            advertise_channel=advertise_channel,
+            state=state or f"sqlite://{Path.cwd() / 'strata-journal.db'}",
+            limits=Limits(lease_s=lease, grace_s=grace),
+        )
         check_state(config.state)
         hosts = [split_address(address)[0] for address in (grpc_address, channel_address)]
     except ValueError as error:

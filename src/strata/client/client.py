@@ -1,7 +1,7 @@
 """Client: the connection for a training loop that has no event loop of its own.
 
-It lives in a thread with its own event loop, so that the worker keeps beating while the training thread computes. A
-call that holds the interpreter's lock for longer than a lease still silences it; see docs/coordinator.md.
+It lives in a thread with its own event loop, so that the worker keeps beating while the training thread computes. While
+a call holds the interpreter's lock, a small process beside it vouches for the worker; see docs/coordinator.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck, Seat
 from strata.client.commits import Commits
 from strata.client.connection import Connection
+from strata.client.vouching import BEATS_PER_LEASE, Vouching
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect
 from strata.cluster.replies import Heard, Registered, Reply
@@ -26,12 +27,16 @@ from strata.errors import CoordinatorLostError
 
 T = TypeVar("T")
 GOODBYE_TIMEOUT_S = 2.0
+# So long may the interpreter's lock be held before the worker counts as hanging.
+VOUCH_S = 300.0
 
 
 class Client:
     """A worker's connection with blocking calls, usable from any thread; leaving the block says goodbye.
 
     It does not survive a fork: a child that uses it gets an error that says so, and its parent is not disturbed.
+    ``vouch_s`` is how long the interpreter's lock may be held before the worker counts as hanging; with 0 there is no
+    process beside it, and a lock that is held for longer than the lease ends it.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Client:
         *,
         job_id: str = "default",
         on_effect: Callable[[Effect], None] = lambda _: None,
+        vouch_s: float = VOUCH_S,
         **registration: Any,
     ) -> None:
         self._pid = os.getpid()
@@ -52,8 +58,9 @@ class Client:
         self._thread = threading.Thread(target=self._run_loop, name="strata-client", daemon=True)
         self._thread.start()
         self._on_effect = on_effect
+        self._vouching = Vouching(bound_s=vouch_s) if vouch_s else None
         self._connection, self._commits = self._call(self._make())
-        self._running = asyncio.run_coroutine_threadsafe(self._connection.run(), self._loop)
+        self._running = self._submit(self._run())
         self._closed = False
         atexit.register(self.close)
 
@@ -125,7 +132,9 @@ class Client:
         self._closed = True
         atexit.unregister(self.close)
         goodbye = c.Goodbye(
-            job_id=self._worker.job_id, worker_id=self._worker.worker_id, incarnation=self._connection.incarnation
+            job_id=self._worker.job_id,
+            worker_id=self._worker.worker_id,
+            incarnation=self._connection.worker.incarnation,
         )
         try:
             if self._connection.registered is not None:
@@ -145,8 +154,30 @@ class Client:
         self.close()
 
     async def _make(self) -> tuple[Connection, Commits]:
-        connection = Connection(self._url, self._worker, on_effect=self._take_effect)
+        connection = Connection(self._url, self._worker, on_effect=self._take_effect, on_join=self._tick)
         return connection, Commits(connection)
+
+    async def _run(self) -> None:
+        ticking = asyncio.get_running_loop().create_task(self._tick_for_ever())
+        try:
+            await self._connection.run()
+        finally:
+            ticking.cancel()
+            if self._vouching is not None:
+                self._vouching.close()
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            self._tick()
+            lease_s = self._connection.registered.lease_s if self._connection.registered is not None else 1.0
+            await asyncio.sleep(lease_s / BEATS_PER_LEASE / 2)
+
+    def _tick(self) -> None:
+        """Let the process beside this one know that this thread runs; it speaks for the worker when it does not."""
+        connection = self._connection
+        # Only where the channel is open: the small process does not speak gRPC.
+        if self._vouching is not None and connection.registered is not None and connection.kind == "channel":
+            self._vouching.tick(connection.worker, connection.channel_url, connection.registered.lease_s)
 
     def _take_effect(self, effect: Effect) -> None:
         self._commits.take_effect(effect)

@@ -17,11 +17,18 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
+from strata.client.vouching import BEATS_PER_LEASE
 from strata.cluster import commands as c
 from strata.cluster.commands import JobCommand
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
 from strata.cluster.replies import Heard, Registered, Reply
-from strata.errors import CoordinatorLostError, OutboxFullError, StaleIncarnationError, StrataError
+from strata.errors import (
+    CoordinatorLostError,
+    JournalUnavailableError,
+    OutboxFullError,
+    StaleIncarnationError,
+    StrataError,
+)
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 
@@ -32,8 +39,6 @@ DEFAULT_PORT = 50_051
 MAX_UNANSWERED = 10_000
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
-# Beats in a lease: so many may get lost before the worker counts as dead.
-BEATS_PER_LEASE = 4
 # How often an arrival at a barrier is said again: a release may have been lost with a connection.
 ARRIVE_AGAIN_S = 2.0
 
@@ -51,7 +56,10 @@ class Place(NamedTuple):
 
 
 class Connection:
-    """One worker of one job. Made, used and closed on one event loop; ``on_effect`` is told what comes by itself."""
+    """One worker of one job. Made, used and closed on one event loop; ``on_effect`` is told what comes by itself.
+
+    ``on_join`` is called each time that the worker is in, before anything that was asked is answered.
+    """
 
     def __init__(
         self,
@@ -59,21 +67,25 @@ class Connection:
         worker: c.RegisterWorker,
         *,
         on_effect: Callable[[Effect], None] = lambda _: None,
+        on_join: Callable[[], None] = lambda: None,
         use_channel: bool = True,
     ) -> None:
         self._address = parse_address(url)
         self._worker = worker
         self._on_effect = on_effect
+        self._on_join = on_join
         self._use_channel = use_channel
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, tuple[JobCommand, asyncio.Future[Reply]]] = {}
         self._meetings: dict[str, asyncio.Future[BarrierReleased]] = {}
         self._transport: Transport | None = None
+        self._refusal: StrataError | None = None
         self._jitter = random.SystemRandom()
         self.beat = c.Heartbeat(job_id=worker.job_id, worker_id=worker.worker_id, incarnation=worker.incarnation)
         self.registered: Registered | None = None
         self.place = Place(rank=0, world_size=0, generation=0)
         self.why_changed = ""
+        self.channel_url = ""
 
     @property
     def generation(self) -> int:
@@ -86,9 +98,9 @@ class Connection:
         return self._worker.job_id
 
     @property
-    def incarnation(self) -> str:
-        """What the worker calls its present life; another one after it was declared dead."""
-        return self._worker.incarnation
+    def worker(self) -> c.RegisterWorker:
+        """What the worker registers as; in another incarnation after it was declared dead."""
+        return self._worker
 
     @property
     def kind(self) -> str:
@@ -97,16 +109,20 @@ class Connection:
         return names.get(type(self._transport), "nothing")
 
     async def run(self) -> None:
-        """Keep the connection up until cancelled; then say nothing more."""
+        """Keep the connection up until cancelled, or until the coordinator refuses the worker for good."""
         failures = 0
         while True:
             try:
                 await self._connect()
+                self._on_join()
                 failures = 0
                 await self._serve()
-            except TransportLostError as error:
+            except (TransportLostError, JournalUnavailableError) as error:
                 failures += 1
                 log.debug("%s", error)
+            except StrataError as error:
+                self._refuse(error)
+                return
             finally:
                 await self._drop()
             backoff_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures, 10))
@@ -114,6 +130,8 @@ class Connection:
 
     async def ask(self, command: JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error; wait while the coordinator is away."""
+        if self._refusal is not None:
+            raise self._refusal
         if len(self._unanswered) >= MAX_UNANSWERED:
             raise OutboxFullError(limit=MAX_UNANSWERED)
         number = next(self._numbers)
@@ -194,7 +212,8 @@ class Connection:
         assert isinstance(reply, Registered)
         # The coordinator's word at this moment: after it lost its journal, generations begin anew.
         self.registered, self.place = reply, Place(reply.rank, reply.world_size, reply.generation)
-        return message.registered.channel_url
+        self.channel_url = message.registered.channel_url
+        return self.channel_url
 
     async def _serve(self) -> None:
         for number, (command, _) in sorted(self._unanswered.items()):
@@ -211,6 +230,13 @@ class Connection:
         while True:
             await asyncio.sleep(interval_s)
             await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
+
+    def _refuse(self, error: StrataError) -> None:
+        """Let everyone who waits, and whoever will ask, know why this worker may not be in the job."""
+        self._refusal = error
+        for _, future in self._unanswered.values():
+            if not future.done():
+                future.set_exception(error)
 
     async def _drop(self) -> None:
         transport, self._transport = self._transport, None

@@ -20,6 +20,7 @@ _HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
     c.ConfigureJob: Job.configure,
     c.RegisterWorker: Job.register,
     c.Heartbeat: Job.heartbeat,
+    c.Vouch: Job.vouch,
     c.Goodbye: Job.say_goodbye,
     c.ChannelLost: Job.lose_channel,
     c.FailWorkers: Job.fail_workers,

@@ -79,6 +79,13 @@ class Heartbeat(WorkerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Vouch(WorkerCommand):
+    """A process beside the worker says that it lives, although it cannot say so itself at the moment."""
+
+    durable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye(WorkerCommand):
     """Leave on purpose."""
 

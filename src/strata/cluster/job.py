@@ -92,6 +92,11 @@ class Job:
             )
         return heard, []
 
+    def vouch(self, command: c.Vouch, now_s: float) -> Answer:
+        """Note that a worker lives that cannot say so itself."""
+        self.membership.vouch(command, now_s=now_s)
+        return Done(), []
+
     def say_goodbye(self, command: c.Goodbye, now_s: float) -> Answer:
         """Let a worker go."""
         gone = self.membership.leave(command)

@@ -28,6 +28,7 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ConfigureJob: "configure_job",
     commands.RegisterWorker: "register_worker",
     commands.Heartbeat: "heartbeat",
+    commands.Vouch: "vouch",
     commands.Goodbye: "goodbye",
     commands.ChannelLost: "channel_lost",
     commands.FailWorkers: "fail_workers",

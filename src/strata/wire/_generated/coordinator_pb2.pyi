@@ -23,7 +23,7 @@ class ServerFrame(_message.Message):
     def __init__(self, reply: _Optional[_Union[Reply, _Mapping]] = ..., effect: _Optional[_Union[Effect, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint")
+    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "vouch")
     CONFIGURE_JOB_FIELD_NUMBER: _ClassVar[int]
     REGISTER_WORKER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Command(_message.Message):
     GET_KEY_FIELD_NUMBER: _ClassVar[int]
     ASK_COMMIT_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    VOUCH_FIELD_NUMBER: _ClassVar[int]
     configure_job: ConfigureJob
     register_worker: RegisterWorker
     heartbeat: Heartbeat
@@ -70,7 +71,8 @@ class Command(_message.Message):
     get_key: GetKey
     ask_commit: AskCommit
     give_up_checkpoint: GiveUpCheckpoint
-    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ...) -> None: ...
+    vouch: Vouch
+    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("id", "error", "done", "registered", "heard", "restore_point", "hand", "key_value", "commit_progress")
@@ -172,6 +174,16 @@ class Heartbeat(_message.Message):
     epoch: int
     resources: _containers.ScalarMap[str, float]
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Vouch(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "reason")
