@@ -5,7 +5,7 @@ No clock, disk, network or chance may be used here: every answer follows from it
 
 from strata.sharding.assignment import Assignment, assign, assign_some
 from strata.sharding.consistent_hash import ConsistentHash
-from strata.sharding.cursor import GlobalCursor, StickyCursor, cursor_from_json, span_positions
+from strata.sharding.cursor import GlobalCursor, StickyCursor, cursor_from_json, position_spans, span_positions
 from strata.sharding.manager import DatasetParams, ShardAssignment, ShardManager
 from strata.sharding.order import EpochOrder
 from strata.sharding.permutation import permute, unpermute
@@ -25,6 +25,7 @@ __all__ = [
     "assign_some",
     "cursor_from_json",
     "permute",
+    "position_spans",
     "span_positions",
     "unpermute",
 ]

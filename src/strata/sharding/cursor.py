@@ -120,7 +120,7 @@ class StickyCursor:
         owner where balance lets it.
         """
         _check_workers(workers)
-        spans = _spans(order, self.remaining(order))
+        spans = position_spans(order, self.remaining(order))
         shards = np.unique(spans[:, 0])
         owners = assign_some(dataset_id, shards, workers, previous, weights=weights)
         owner_of_span = owners[np.searchsorted(shards, spans[:, 0])]
@@ -161,8 +161,8 @@ def span_positions(order: EpochOrder, spans: Spans) -> RangeSet:
     return positions
 
 
-def _spans(order: EpochOrder, positions: RangeSet) -> Spans:
-    """Return the runs as spans of shards, in the order of the epoch."""
+def position_spans(order: EpochOrder, positions: RangeSet) -> Spans:
+    """Return positions as rows (shard, start, stop), in the order of the epoch; the inverse of span_positions."""
     if len(positions.starts) == 0:
         return np.empty((0, 3), dtype=np.int64)
     first, last = order.ranks_at(positions.starts), order.ranks_at(positions.stops - 1)
@@ -176,7 +176,7 @@ def _spans(order: EpochOrder, positions: RangeSet) -> Spans:
 
 
 def _named(order: EpochOrder, start: int, stop: int) -> str:
-    shard, first, last = _spans(order, RangeSet([start], [stop]))[0].tolist()
+    shard, first, last = position_spans(order, RangeSet([start], [stop]))[0].tolist()
     return f"samples {first} to {last} of shard {shard}"
 
 
