@@ -347,13 +347,16 @@ class QuotaExceededError(ClusterError):
 
 
 class OutOfOrderError(ClusterError):
-    """A report came before the one that precedes it."""
+    """A report or a ticket came before the one that precedes it."""
 
-    def __init__(self, worker_id: str, *, expected: int, sent: int) -> None:
+    def __init__(self, worker_id: str, *, what: str, expected: int, sent: int) -> None:
         self.worker_id = worker_id
+        self.what = what
         self.expected = expected
         self.sent = sent
-        super().__init__(f"worker {worker_id!r} sent report {sent} before report {expected}; send them in order")
+        super().__init__(
+            f"worker {worker_id!r} sent {what} {sent} where {what} {expected} was to come; send them in order"
+        )
 
 
 class RestoreTooLateError(ClusterError):

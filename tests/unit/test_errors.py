@@ -107,7 +107,7 @@ SAMPLES = [
     JobFullError("llm", "w9", max_workers=8),
     JobWaitingError("llm", missing=2, min_workers=8),
     QuotaExceededError("jobs", limit=10),
-    OutOfOrderError("w1", expected=2, sent=4),
+    OutOfOrderError("w1", what="report", expected=2, sent=4),
     RestoreTooLateError("w1", generation=4),
     CommitPendingError("llm", 100),
     StepTakenError("llm", 100),

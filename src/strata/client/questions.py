@@ -28,6 +28,7 @@ def register_dataset(url: str, job_id: str, params: DatasetParams) -> None:
         shard_size=params.shard_size,
         shuffle=params.shuffle,
         seed=params.seed,
+        data_order=str(params.data_order),
     )
     _ask(url, lambda stub: stub.RegisterDataset(request, timeout=TIMEOUT_S))
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
+from strata.sharding import DataOrder
+
 
 class WorkerState(StrEnum):
     """Where a worker is in its life; :data:`strata.cluster.membership.TRANSITIONS` says what may follow what."""
@@ -127,6 +129,7 @@ class RegisterDataset(JobCommand):
     shard_size: int
     shuffle: bool = False
     seed: int = 0
+    data_order: DataOrder = DataOrder.STICKY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +142,14 @@ class AskRestorePoint(FencedCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeHand(FencedCommand):
-    """Ask for the worker's samples of an epoch; the first one of a generation to ask has what is left dealt."""
+    """Ask for the worker's next samples of an epoch; the first one of a generation to ask has what is left dealt.
+
+    ``ticket`` counts a worker's questions of a generation from 1 on; an empty hand means that there is no more.
+    """
 
     dataset_id: str
     epoch: int
+    ticket: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ class Job:
         """Say where this generation goes on; the first to ask sets the ledger back."""
         self._check_running(command)
         if self._restored is None:
-            if self.ledger.has_hands():
+            if self.ledger.is_dealt():
                 raise RestoreTooLateError(command.worker_id, generation=command.generation)
             writing = [pending.step for pending in self.commits.pending.values() if not pending.is_collecting]
             if writing:
@@ -147,8 +147,8 @@ class Job:
                 # the newest step of a history that nobody continues.
                 raise CommitPendingError(self.job_id, max(writing))
             latest = self.commits.latest()
-            self._restored = (None if latest is None else latest.step,)
             self.ledger.roll_back("[]" if latest is None else latest.cursors)
+            self._restored = (None if latest is None else latest.step,)
             self._say(now_s, None, "rolled back", "to the beginning" if latest is None else f"to step {latest.step}")
         (step,) = self._restored
         return RestorePoint(checkpoint=None if step is None else self.commits.committed[step]), []
@@ -156,8 +156,7 @@ class Job:
     def take_hand(self, command: c.TakeHand, now_s: float) -> Answer:
         """Give a worker its samples."""
         self._check_running(command)
-        workers = self.membership.ids()
-        return Hand(spans=self.ledger.take_hand(command.dataset_id, command.epoch, command.worker_id, workers)), []
+        return Hand(spans=self.ledger.take_hand(command, self.membership.ids())), []
 
     def report_progress(self, command: c.ReportProgress, now_s: float) -> Answer:
         """Note what the model has seen."""

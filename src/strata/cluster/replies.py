@@ -43,7 +43,7 @@ class RestorePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """The worker's rows (shard, start, stop) of an epoch, in the order in which to read them."""
+    """Rows (shard, start, stop) of an epoch, in the order in which to read them; if global, of all workers."""
 
     spans: Spans
 

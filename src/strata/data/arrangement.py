@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from strata.sharding.order import GLOBAL_WINDOW_SHARDS, EpochOrder
+from strata.sharding.manager import DatasetParams
+from strata.sharding.order import GLOBAL_WINDOW_SHARDS, DataOrder, EpochOrder
 
-Order: TypeAlias = Literal["sticky", "global", "dynamic"]
-ORDERS: tuple[Order, ...] = ("sticky", "global", "dynamic")
+# A DataOrder, or its name.
+Order: TypeAlias = Literal["sticky", "global", "dynamic"] | DataOrder
 
 # A shard is read at once and a few are held in memory, so it must be small; it is also what is dealt and what rows are
 # shuffled within, so it must not be tiny.
@@ -24,13 +25,11 @@ class Arrangement:
 
     total_samples: int
     shard_size: int
-    order: Order = "sticky"
+    order: DataOrder = DataOrder.STICKY
     shuffle: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ValueError(f"order is {self.order!r}; use one of {', '.join(ORDERS)}")
         if self.total_samples < 1:
             raise ValueError("the dataset has no rows; there is nothing to load")
         self.epoch_order(0)
@@ -38,7 +37,7 @@ class Arrangement:
     @property
     def is_global(self) -> bool:
         """Whether there is one sequence for all workers, and not one for each shard."""
-        return self.order == "global"
+        return self.order is DataOrder.GLOBAL
 
     @property
     def num_shards(self) -> int:
@@ -47,9 +46,19 @@ class Arrangement:
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """Return which sample stands where in an epoch."""
-        # In their natural order, samples need no window.
-        window = GLOBAL_WINDOW_SHARDS if self.is_global and self.shuffle else 1
+        window = GLOBAL_WINDOW_SHARDS if self.is_global else 1
         return _epoch_order(self.total_samples, self.shard_size, self.seed, epoch, self.shuffle, window)
+
+    def params(self, dataset_id: str) -> DatasetParams:
+        """Return the same as the coordinator is told it."""
+        return DatasetParams(
+            dataset_id=dataset_id,
+            total_samples=self.total_samples,
+            shard_size=self.shard_size,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            data_order=self.order,
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what a saved position depends on, as values that JSON can hold."""
@@ -65,6 +74,13 @@ def choose_shard_size(total_samples: int) -> int:
     """Return a shard size that follows from the number of samples alone, so that every process chooses the same."""
     even = -(-total_samples // _DEFAULT_SHARDS)
     return max(_SMALLEST_DEFAULT_SHARD, min(_LARGEST_DEFAULT_SHARD, even))
+
+
+def read_order(order: str) -> DataOrder:
+    """Return the order of that name."""
+    if order not in tuple(DataOrder):
+        raise ValueError(f"order is {order!r}; use one of {', '.join(DataOrder)}")
+    return DataOrder(order)
 
 
 # An order keeps what it derived from its key, so one object per epoch saves deriving it for each shard.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from strata.data.arrangement import Arrangement, Order, choose_shard_size
+from strata.data.arrangement import Arrangement, Order, choose_shard_size, read_order
 from strata.data.batches import Batch, Target
 from strata.data.dealer import Dealer, LocalDealer, Share, SharedDealer
 from strata.data.loader import DEFAULT_PREFETCH_BYTES, DEFAULT_THREADS, Loader, LoaderOptions
@@ -15,6 +15,7 @@ from strata.data.position import Position, State
 from strata.data.skips import SkippedRows, Skips
 from strata.data.workers import Filter, Transform
 from strata.sharding.cursor import Spans
+from strata.sharding.order import DataOrder
 
 OnError = Literal["raise", "skip"]
 
@@ -116,7 +117,7 @@ class Dataset:
 
         They begin at this one's position; bring their states together with :func:`merge_states`.
         """
-        if self._plan.arrangement.order != "dynamic" or self._plan.share.parts > 1:
+        if self._plan.arrangement.order is not DataOrder.DYNAMIC or self._plan.share.parts > 1:
             raise ValueError("only a dataset with order='dynamic' and one rank can be split")
         shared = SharedDealer(self._plan.arrangement, self._position)
         state = self.state_dict()
@@ -196,15 +197,15 @@ def open_dataset(
     ``filter`` gets a batch as NumPy arrays and returns a boolean for each row; batches are not filled up again.
     ``transform`` gets the batch and returns another. ``to`` then makes torch tensors or JAX arrays of it.
     """
-    if global_batch_size is not None and order != "global":
-        raise ValueError(f"global_batch_size is for order='global', not for {order!r}; use batch_size")
     arrangement = Arrangement(
         total_samples=rows.num_rows,
         shard_size=choose_shard_size(rows.num_rows) if shard_size is None else shard_size,
-        order=order,
+        order=read_order(order),
         shuffle=shuffle,
         seed=seed,
     )
+    if global_batch_size is not None and not arrangement.is_global:
+        raise ValueError(f"global_batch_size is for order='global', not for '{arrangement.order}'; use batch_size")
     options = LoaderOptions(
         batch_size=batch_size,
         drop_last=drop_last,

@@ -12,7 +12,7 @@ import numpy as np
 
 from strata.data.arrangement import Arrangement
 from strata.data.position import Position, Row
-from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, position_spans, span_positions
+from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, span_positions, spans_of
 from strata.sharding.order import EpochOrder
 
 # How many global batches are cut at a time: enough that arrays pay, few enough that the first comes at once.
@@ -94,7 +94,7 @@ class LocalDealer:
                 drop_last=self._drop_last,
             )
         elif share.parts == 1:
-            yield position_spans(order, cursor.remaining(order))
+            yield spans_of(order, cursor.remaining(order))
         else:
             # Dealt is what was left for all when they began together: of the others' progress since, this one knows
             # nothing. Of its own part it then leaves out what it delivered.
@@ -150,7 +150,7 @@ class SharedDealer:
             if epoch not in self._left:
                 cursor = self._origin.cursor(epoch)
                 order = self._arrangement.epoch_order(epoch)
-                spans = position_spans(order, cursor.remaining(order))
+                spans = spans_of(order, cursor.remaining(order))
                 self._left[epoch] = deque(tuple(row) for row in spans.tolist())
             left = self._left[epoch]
             return left.popleft() if left else None
@@ -180,4 +180,4 @@ class _Member:
 
 def _without(spans: Spans, cursor: StickyCursor, order: EpochOrder) -> Spans:
     """Return what of the spans the cursor leaves."""
-    return position_spans(order, span_positions(order, spans).intersection(cursor.remaining(order)))
+    return spans_of(order, span_positions(order, spans).intersection(cursor.remaining(order)))

@@ -77,7 +77,7 @@ def test_a_report_that_is_sent_twice_counts_once_and_a_gap_is_refused(bench: Ben
     report(bench, "a", 1, [(4, 0, 5)])
     report(bench, "a", 1, [(4, 0, 5)])
     assert len(bench.job.ledger.audit("d", 0).repeated) == 0
-    with pytest.raises(OutOfOrderError, match="sent report 3 before report 2"):
+    with pytest.raises(OutOfOrderError, match="sent report 3 where report 2"):
         report(bench, "a", 3, [(4, 5, 6)])
     again = bench.restarted()
     report(again, "a", 1, [(4, 0, 5)])

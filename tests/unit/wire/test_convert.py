@@ -15,6 +15,7 @@ from strata.cluster.commands import JobCommand, WorkerState
 from strata.cluster.commits import Committed
 from strata.cluster.events import Effect
 from strata.errors import BarrierTimeoutError, MissingWorker
+from strata.sharding import DataOrder
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 
@@ -26,6 +27,8 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "min_workers": st.integers(1, 100),
     "timeout_s": st.floats(0.001, 1e6),
     "state": st.sampled_from(WorkerState),
+    "ticket": st.integers(1, 2**63 - 1),
+    "data_order": st.sampled_from(DataOrder),
     "workers": st.lists(st.tuples(NAMES, NAMES), max_size=3).map(tuple),
     "spans": st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=3).map(tuple),
     "checkpoints": st.lists(st.tuples(NUMBERS, NUMBERS, NAMES, NAMES), max_size=3).map(tuple),

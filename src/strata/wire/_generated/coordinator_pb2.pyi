@@ -240,20 +240,22 @@ class ExpireBarrier(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class RegisterDataset(_message.Message):
-    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed")
+    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "data_order")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SHARD_SIZE_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    DATA_ORDER_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     dataset_id: str
     total_samples: int
     shard_size: int
     shuffle: bool
     seed: int
-    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ...) -> None: ...
+    data_order: str
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., data_order: _Optional[str] = ...) -> None: ...
 
 class AskRestorePoint(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "generation")
@@ -268,20 +270,22 @@ class AskRestorePoint(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class TakeHand(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "epoch")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "epoch", "ticket")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
     generation: int
     dataset_id: str
     epoch: int
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    ticket: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ticket: _Optional[int] = ...) -> None: ...
 
 class ReportProgress(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "generation", "sequence", "dataset_id", "epoch", "step", "spans")
