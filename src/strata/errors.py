@@ -47,7 +47,9 @@
     │   ├── MixedFormatsError        files of several formats are not one dataset
     │   ├── SchemaMismatchError      two files of one dataset have different columns
     │   ├── CorruptFileError         a file is not what its format says
-    │   └── StaleIndexError          files changed since the index was made
+    │   ├── StaleIndexError          files changed since the index was made
+    │   ├── PositionMismatchError    a data position is of another dataset, or of other settings
+    │   └── TransformProcessError    a process that transforms batches died
     └── CheckpointError     a checkpoint cannot be made, found or restored as asked
         ├── UnsavableStateError         the state holds what no checkpoint can keep      (also a TypeError)
         ├── CheckpointExistsError       the step is committed already
@@ -529,6 +531,31 @@ class StaleIndexError(DataError):
         super().__init__(
             f"{_shorten(path)} {problem} since {_shorten(url)} was indexed; put the file back as it was, or run "
             "'strata data index' again: data positions that were saved before belong to the old files"
+        )
+
+
+class PositionMismatchError(DataError):
+    """A saved position means nothing here: what it depends on is not what it was."""
+
+    def __init__(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
+        self.saved = saved
+        self.here = here
+        differ = [name for name in here if saved.get(name) != here[name]]
+        told = ", ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in differ)
+        super().__init__(
+            f"the data position cannot be loaded: {told}; open the dataset with what it was saved with, or begin anew"
+        )
+
+
+class TransformProcessError(DataError):
+    """A process that transforms batches died, so the batches that it had will not come."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        super().__init__(
+            f"one of the {processes} processes that transform batches died: it was killed (is there enough memory?), "
+            "the transform ended it, or the main script has no 'if __name__ == \"__main__\":'; iterate again to go on "
+            "from the last batch that was delivered"
         )
 
 

@@ -1,0 +1,223 @@
+"""Pages: stretches of rows, read at once and put into the epoch's order, that batches are cut from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from strata.data.arrangement import Arrangement
+from strata.data.columns import Columns
+from strata.data.skips import Skips
+from strata.errors import CorruptFileError
+from strata.sharding.cursor import Spans
+from strata.sharding.order import GLOBAL_WINDOW_SHARDS
+
+Ints = npt.NDArray[np.int64]
+
+
+class Rows(Protocol):
+    """The rows of a dataset, numbered across all of its files."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        ...
+
+    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Columns:
+        """Return rows [start, stop). It blocks, and several threads may call it at once."""
+        ...
+
+
+class Place(Protocol):
+    """Rows [start, stop) of a dataset, which are those from ``first`` on in the file at ``path``."""
+
+    start: int
+    stop: int
+    path: str
+    first: int
+
+
+@runtime_checkable
+class PlacedRows(Rows, Protocol):
+    """Rows that know what of them can be read or lost by itself."""
+
+    def places(self, start: int, stop: int) -> Sequence[Place]:
+        """Return rows [start, stop) block by block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows in the order in which batches take them.
+
+    ``kept`` says which of them are there, ascending, where some could not be read and were skipped.
+    """
+
+    columns: Columns
+    kept: Ints | None = None
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Return what is there of places [start, stop)."""
+        if self.kept is None:
+            return self.columns.slice(start, stop)
+        first, last = np.searchsorted(self.kept, (start, stop)).tolist()
+        return self.columns.slice(first, last)
+
+
+class PageSource(Protocol):
+    """What a loader reads its pages from."""
+
+    def plan(self, spans: Spans) -> Iterator[Spans]:
+        """Cut work that was dealt into pages."""
+        ...
+
+    def read(self, epoch: int, spans: Spans) -> Page:
+        """Return the rows of the spans, one after the other; called from several threads at once."""
+        ...
+
+
+class PageReader:
+    """Reads each shard once, and only what was dealt of it, then puts its rows into the epoch's order in one copy.
+
+    In ``global`` order a page takes rows from all shards of a window; these are kept until the window is behind.
+    """
+
+    def __init__(
+        self, rows: Rows, arrangement: Arrangement, *, columns: Sequence[str] | None = None, skips: Skips | None = None
+    ) -> None:
+        """With ``skips``, what cannot be read is noted there and left out; without, it is an error."""
+        self._rows = rows
+        self._arrangement = arrangement
+        self._columns = columns
+        self._skips = skips
+        self._window = _ShardCache(self._read_shard, capacity=2 * GLOBAL_WINDOW_SHARDS)
+
+    def plan(self, spans: Spans) -> Iterator[Spans]:
+        """Cut work into pages: one for each stretch of a shard, or for so many batches as have a shard's rows."""
+        if not self._arrangement.is_global:
+            yield from (spans[at : at + 1] for at in range(len(spans)))
+        elif len(spans):
+            size = max(1, self._arrangement.shard_size // int((spans[:, 2] - spans[:, 1]).max()))
+            yield from (spans[at : at + size] for at in range(0, len(spans), size))
+
+    def read(self, epoch: int, spans: Spans) -> Page:
+        """Return the rows of the spans in the epoch's order."""
+        order = self._arrangement.epoch_order(epoch)
+        if not self._arrangement.is_global:
+            (shard, start, stop) = spans[0].tolist()
+            return self._gather(order.samples_of(shard, start, stop))
+        places = np.concatenate([np.arange(start, stop) for _, start, stop in spans.tolist()])
+        return self._gather_window(order.samples_at(places))
+
+    def _gather(self, samples: Ints) -> Page:
+        """Read samples that lie close together, as in one shard."""
+        if not self._arrangement.shuffle:
+            return self._read(int(samples[0]), int(samples[-1]) + 1)
+        first = int(samples.min())
+        return _take(self._read(first, int(samples.max()) + 1), samples - first)
+
+    def _gather_window(self, samples: Ints) -> Page:
+        """Read samples of several shards, each through the cache."""
+        if samples[-1] - samples[0] == len(samples) - 1 and not self._arrangement.shuffle:
+            return self._read(int(samples[0]), int(samples[-1]) + 1)
+        size = self._arrangement.shard_size
+        shards = samples // size
+        by_shard = np.argsort(shards, kind="stable")
+        distinct, begins = np.unique(shards[by_shard], return_index=True)
+        pieces = dict(zip(distinct.tolist(), np.split(by_shard, begins[1:]), strict=True))
+        # Threads that read neighbouring pages need the same shards: each begins at another one.
+        turn = int(samples[0]) % len(pieces)
+        names = [*pieces][turn:] + [*pieces][:turn]
+        pages = {shard: self._window.get(shard) for shard in names}
+        parts = [_take(pages[shard], samples[piece] - shard * size) for shard, piece in pieces.items()]
+        joined = Columns.concat([part.columns for part in parts])
+        # The rows stand by shard now, as by_shard says; this puts them back.
+        places = np.empty(len(samples), dtype=np.int64)
+        places[by_shard] = np.arange(len(samples))
+        if all(part.kept is None for part in parts):
+            return Page(joined.take(places))
+        there = np.concatenate(
+            [
+                piece if part.kept is None else piece[part.kept]
+                for part, piece in zip(parts, pieces.values(), strict=True)
+            ]
+        )
+        return Page(joined.take(np.argsort(there)), np.sort(there))
+
+    def _read_shard(self, shard: int) -> Page:
+        size = self._arrangement.shard_size
+        return self._read(shard * size, min(shard * size + size, self._rows.num_rows))
+
+    def _read(self, start: int, stop: int) -> Page:
+        if self._skips is None:
+            return Page(self._rows.read(start, stop, self._columns))
+        try:
+            return Page(self._rows.read(start, stop, self._columns))
+        except CorruptFileError as error:
+            return self._read_around(start, stop, error, self._skips)
+
+    def _read_around(self, start: int, stop: int, error: CorruptFileError, skips: Skips) -> Page:
+        """Read what can be read, block by block; rows that know no blocks are lost together."""
+        if not isinstance(self._rows, PlacedRows):
+            skips.note(error.path, start, stop - start, error)
+            return self._nothing(start)
+        parts, kept = [], []
+        for place in self._rows.places(start, stop):
+            try:
+                parts.append(self._rows.read(place.start, place.stop, self._columns))
+                kept.append(np.arange(place.start - start, place.stop - start))
+            except CorruptFileError as inner:
+                skips.note(place.path, place.first, place.stop - place.start, inner)
+        return Page(Columns.concat(parts), np.concatenate(kept)) if parts else self._nothing(start)
+
+    def _nothing(self, start: int) -> Page:
+        return Page(self._rows.read(start, start, self._columns), np.empty(0, dtype=np.int64))
+
+
+class _ShardCache:
+    """The shards of a window, each read by whoever asks first while others wait for it."""
+
+    def __init__(self, read: Callable[[int], Page], *, capacity: int) -> None:
+        self._read = read
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._shards: dict[int, Future[Page]] = {}
+
+    def get(self, shard: int) -> Page:
+        """Return the shard, or raise what reading it raised; then the next one who asks tries again."""
+        with self._lock:
+            found = self._shards.pop(shard, None)
+            future: Future[Page] = found or Future()
+            # The one asked for last stands last; the first goes when there are too many.
+            self._shards[shard] = future
+            while len(self._shards) > self._capacity:
+                del self._shards[next(iter(self._shards))]
+        if found is None:
+            try:
+                future.set_result(self._read(shard))
+            except BaseException as error:
+                with self._lock:
+                    self._shards.pop(shard, None)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+
+def _take(page: Page, places: Ints) -> Page:
+    """Return the rows at these places, in this order."""
+    if page.kept is None:
+        return Page(page.columns.take(places))
+    at = np.searchsorted(page.kept, places)
+    there = np.flatnonzero(np.append(page.kept, -1)[at] == places)
+    return Page(page.columns.take(at[there]), there)
