@@ -29,6 +29,11 @@
     │   ├── UnknownJobError             no job of that name
     │   ├── StaleIncarnationError       the sender was replaced or declared dead: register again
     │   ├── StaleGenerationError        the membership changed since: rejoin
+    │   ├── DuplicateWorkerError        another process has joined under this name
+    │   ├── ProtocolMismatchError       the coordinator is of another version
+    │   ├── WorldSizeError              started for another number of workers than the job needs
+    │   ├── DatasetChangedError         the files are not those that the job began with
+    │   ├── Reconfigure                 the membership changed: restore and go on
     │   ├── IllegalTransitionError      a state cannot follow the one before
     │   ├── JobFullError                the job has as many workers as it may
     │   ├── JobWaitingError             the job has not yet as many workers as it needs
@@ -287,6 +292,69 @@ class StaleIncarnationError(ClusterError):
         self.state = state
         super().__init__(
             f"worker {worker_id!r} of incarnation {incarnation} was replaced or is {state}; register again to go on"
+        )
+
+
+class DuplicateWorkerError(ClusterError):
+    """Another process has joined under this worker's name, and the newest counts."""
+
+    def __init__(self, job_id: str, worker_id: str) -> None:
+        self.job_id = job_id
+        self.worker_id = worker_id
+        super().__init__(
+            f"another process has joined job {job_id!r} as worker {worker_id!r}, so this one is out; give each worker "
+            "its own WORKER_ID (strata run: --name), or end the older process"
+        )
+
+
+class ProtocolMismatchError(ClusterError):
+    """The coordinator speaks another version of the contract."""
+
+    def __init__(self, address: str, *, theirs: int, ours: int) -> None:
+        self.address = address
+        self.theirs = theirs
+        self.ours = ours
+        older = "coordinator" if theirs < ours else "worker"
+        super().__init__(
+            f"the coordinator at {address} speaks version {theirs} of the contract and this worker {ours}; "
+            f"update Strata on the {older}"
+        )
+
+
+class WorldSizeError(ClusterError):
+    """A worker was started for another number of workers than its job needs."""
+
+    def __init__(self, job_id: str, *, given: int, needed: int) -> None:
+        self.job_id = job_id
+        self.given = given
+        self.needed = needed
+        super().__init__(
+            f"this worker was started with WORLD_SIZE={given}, but job {job_id!r} needs {needed} workers to run; start "
+            "all workers with the same WORLD_SIZE, or lower the job's minimum"
+        )
+
+
+class DatasetChangedError(ClusterError):
+    """A dataset is not the one that the job began with."""
+
+    def __init__(self, dataset_id: str, *, url: str) -> None:
+        self.dataset_id = dataset_id
+        self.url = url
+        super().__init__(
+            f"the files of dataset {dataset_id!r} ({url}) are not those that this job began with, so its data position "
+            "means nothing in them; bring the old files back, or use another job id or dataset name"
+        )
+
+
+class Reconfigure(ClusterError):  # noqa: N818 - it is news, and no failure
+    """The membership of the job changed: what was done since the last checkpoint is void; restore and go on."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        self.generation = generation
+        self.reason = reason
+        super().__init__(
+            f"generation {generation} is over: {reason or 'the membership changed'}; call run.restore(state) and go "
+            "on, or loop over run.steps(state), which does"
         )
 
 

@@ -26,8 +26,10 @@ from strata.errors import (
     CorruptObjectError,
     DamagedCheckpointError,
     DamagedRecordError,
+    DatasetChangedError,
     DatasetConflictError,
     DatasetNotFoundError,
+    DuplicateWorkerError,
     GenerationChangedError,
     IllegalTransitionError,
     IncompleteCheckpointError,
@@ -48,7 +50,9 @@ from strata.errors import (
     PayloadTooLargeError,
     PortTakenError,
     PositionMismatchError,
+    ProtocolMismatchError,
     QuotaExceededError,
+    Reconfigure,
     RestoreTooLateError,
     SchemaMismatchError,
     StaleGenerationError,
@@ -68,6 +72,7 @@ from strata.errors import (
     UnknownWorkerError,
     UnsafeStoreError,
     UnsavableStateError,
+    WorldSizeError,
 )
 
 SAMPLES = [
@@ -102,6 +107,11 @@ SAMPLES = [
     JournalUnavailableError("/state", "disk is full"),
     JournalDamagedError("/state", "entry 7 is missing"),
     UnknownJobError("llm", known=["default"]),
+    DuplicateWorkerError("llm", "w1"),
+    ProtocolMismatchError("host:50051", theirs=2, ours=1),
+    WorldSizeError("llm", given=2, needed=4),
+    DatasetChangedError("imagenet", url="s3://b/d"),
+    Reconfigure(7, "w1 failed: lease ended"),
     StaleIncarnationError("w1", "i7", state="failed"),
     StaleGenerationError("w1", sent=3, current=4),
     IllegalTransitionError("w1", current="failed", wanted="training"),
@@ -156,7 +166,7 @@ def test_every_error_stands_in_the_drawn_tree_below_its_parent() -> None:
     drawn = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        name = next((word for word in line.split() if word.endswith("Error")), None)
+        name = next((word for word in line.split() if word.endswith(("Error", "Reconfigure"))), None)
         if name is None or line.strip(" │├└─").split()[0] != name:
             continue
         depth = line.index(name) // 4

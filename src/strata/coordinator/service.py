@@ -15,7 +15,7 @@ from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.sessions import Session, Sessions, check_command
 from strata.coordinator.status import describe
 from strata.errors import StrataError, UnknownWorkerError
-from strata.wire import convert
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, status_of, to_error
@@ -37,7 +37,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
     async def RegisterWorker(self, request: pb.RegisterWorker, context: Context) -> pb.Registered:
         """Join a job; durable before it is said."""
-        reply = pb.Registered(channel_url=self._sessions.channel_url)
+        reply = pb.Registered(channel_url=self._sessions.channel_url, protocol=PROTOCOL)
         return await self._ask(c.RegisterWorker, request, reply, context)
 
     async def Heartbeat(self, request: pb.Heartbeat, context: Context) -> pb.Heard:

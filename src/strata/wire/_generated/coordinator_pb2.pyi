@@ -628,20 +628,22 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("rank", "world_size", "generation", "waits_for", "lease_s", "channel_url")
+    __slots__ = ("rank", "world_size", "generation", "waits_for", "lease_s", "channel_url", "protocol")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_URL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     generation: int
     waits_for: int
     lease_s: float
     channel_url: str
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., lease_s: _Optional[float] = ..., channel_url: _Optional[str] = ...) -> None: ...
+    protocol: int
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., lease_s: _Optional[float] = ..., channel_url: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("rank", "world_size", "generation", "waits_for")
