@@ -14,6 +14,7 @@ def cut_blocks(
 
     A batch is cut into blocks of ``block_size``, the last one may be shorter, and the blocks go to the workers in
     sequence, evenly to within one. A worker that gets none of a batch has an empty row for it: all take as many steps.
+    Its empty rows are its last ones, because a batch has at most as many blocks as the one before.
     """
     left = max(stop - start, 0)
     batches = left // batch_size if drop_last else -(-left // batch_size)

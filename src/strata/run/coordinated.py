@@ -200,14 +200,17 @@ class CoordinatedDealer:
         self._params = params
         self._plan = plan
         self._block_size = block_size
+        self.empty_batches = 0
+        """How many batches of the epoch that was dealt last have nothing for this worker; they are its last ones."""
 
     def deal(self, epoch: int) -> Iterator[Spans]:
         """Yield rows until the epoch has no more for this worker."""
         ticket = 1
+        self.empty_batches = 0
         while len(spans := self._team.take_hand(self._seat, self._params.dataset_id, epoch, ticket)):
             if self._params.data_order is DataOrder.GLOBAL:
                 for _, start, stop in spans.tolist():
-                    yield cut_blocks(
+                    rows = cut_blocks(
                         start,
                         stop,
                         batch_size=self._plan.global_batch_size,
@@ -216,6 +219,9 @@ class CoordinatedDealer:
                         world_size=self._seat.world_size,
                         drop_last=self._plan.options.drop_last,
                     )
+                    filled = rows[:, 2] > rows[:, 1]
+                    self.empty_batches += int((~filled).sum())
+                    yield rows[filled]
             else:
                 yield spans
             ticket += 1

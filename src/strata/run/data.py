@@ -15,6 +15,7 @@ from strata.checkpoint.coordination import LEDGER
 from strata.data.batches import Batch
 from strata.data.dataset import Dataset, Plan, open_dataset
 from strata.data.dealer import Dealer
+from strata.data.pages import Rows
 from strata.data.rows import open_rows
 from strata.run.team import Progress, Seat, Team
 from strata.sharding import DataOrder, DatasetParams, cursor_from_json
@@ -27,14 +28,18 @@ _READING = ("format", "options", "index", "storage", "cache", "memory_bytes")
 class RunDataset:
     """Batches of this worker's share; every sample of an epoch is delivered once, over all workers and restarts."""
 
-    def __init__(self, name: str, dataset: Dataset, params: DatasetParams, team: Team, *, block_size: int) -> None:
+    def __init__(
+        self, name: str, rows: Rows, dataset: Dataset, params: DatasetParams, team: Team, *, block_size: int
+    ) -> None:
         self.name = name
+        self._rows = rows
         self._dataset = dataset
         self._params = params
         self._team = team
         self._block_size = block_size
         self._unreported: list[tuple[int, Spans]] = []
         self._step = 0
+        self._dealer: Dealer | None = None
 
     @classmethod
     def open(
@@ -64,7 +69,7 @@ class RunDataset:
             data_order=arrangement.order,
         )
         team.register(params, fingerprint=str(getattr(rows, "fingerprint", rows.num_rows)), url=url)
-        opened = cls(params.dataset_id, dataset, params, team, block_size=block_size)
+        opened = cls(params.dataset_id, rows, dataset, params, team, block_size=block_size)
         if team.client is not None:
             redirect.owner = opened
             opened.enter(seat, epoch=0)
@@ -86,7 +91,13 @@ class RunDataset:
         return self._params.data_order is DataOrder.GLOBAL
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self._dataset)
+        """Yield this worker's batches; in global order some may be empty, so that all workers get as many."""
+        shape: Batch | None = None
+        for batch in self._dataset:
+            shape = shape or {name: column[:0] for name, column in batch.items()}
+            yield batch
+        for _ in range(getattr(self._dealer, "empty_batches", 0)):
+            yield dict(shape or self._rows.read(0, 1, self._dataset.names).slice(0, 0).to_numpy())
 
     def enter(self, seat: Seat, *, epoch: int) -> None:
         """Begin an epoch anew in this generation, with what the coordinator says is left of it."""
@@ -97,6 +108,7 @@ class RunDataset:
 
     def deal(self, epoch: int) -> Iterator[Spans]:
         """Yield what this worker reads of an epoch in the present generation."""
+        assert self._dealer is not None
         yield from self._dealer.deal(epoch)
 
     def restore(self, seat: Seat, cursors: Mapping[str, Any]) -> None:

@@ -7,12 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
 from strata.cluster.commands import WorkerState
-from strata.errors import CheckpointError, CheckpointNotFoundError, Reconfigure, StrataError
+from strata.errors import CheckpointError, CheckpointExistsError, CheckpointNotFoundError, Reconfigure, StrataError
 from strata.run.agreement import Word, agree, steps_apart
 from strata.run.cadence import Cadence, SaveTimer
 from strata.run.data import RunDataset
@@ -52,6 +53,7 @@ class Run:
         self._is_save_due = False
         self._is_out = False
         self._is_over = False
+        self._is_leaving = False
         self._step_s = 0.0
         self._was_told_to_stop = threading.Event()
         self._heeds_sigterm = False
@@ -109,9 +111,6 @@ class Run:
             self._take_seat(seat)
             try:
                 restored = self._load(state)
-                if restored is None:
-                    self._save_beginning(state)
-                    continue
                 self._team.check(seat)
             except Reconfigure as error:
                 log.info("restoring again: %s", error)
@@ -189,6 +188,18 @@ class Run:
         self._is_out = True
         return dataset.is_even or self._is_over or not self._meets()
 
+    def may_leave(self) -> bool:
+        """Whether this process was asked to end, and the others know; where they save first, they have."""
+        return self.should_stop() and (self._is_leaving or not self._meets())
+
+    def leave(self, state: State) -> None:
+        """See the save of the last step through, if all made one, before this worker goes."""
+        if self._team.client is None:
+            self.finish(state)
+        elif self._saved is not None and self._saved.step == self.step_number:
+            with suppress(CheckpointError):  # it is in the log, and the others go on from the one before
+                self._saved.result(MEET_TIMEOUT_S)
+
     def finish(self, state: State) -> None:
         """Return when the last step is committed; raise why it is not."""
         if self._saved is None or self._saved.step != self.step_number:
@@ -253,21 +264,19 @@ class Run:
             return False
         return True
 
-    def _load(self, state: State) -> Restored | None:
+    def _load(self, state: State) -> Restored:
         try:
             return self.checkpoints.load(like=to_like(state))
         except CheckpointNotFoundError:
-            if self._team.client is not None:
-                return None
-            beginning = to_tree(state)
-            return Restored(data=beginning, step=0, epoch=0, metadata={}, cursors={}, generation=self.generation)
-
-    def _save_beginning(self, state: State) -> None:
-        """Make rank 0's state the first checkpoint, so that there is always one to go back to, the same for all."""
-        tree = to_tree(state)
-        if self.rank != 0 and not has_slices(tree):
-            tree = {}
-        self._save(tree, 0, {}).result(MEET_TIMEOUT_S)
+            tree = to_tree(state)
+            if self._team.client is None:
+                return Restored(data=tree, step=0, epoch=0, metadata={}, cursors={}, generation=self.generation)
+            # Rank 0's state becomes the first checkpoint: so there is always one to go back to, the same for all.
+            if self.rank != 0 and not has_slices(tree):
+                tree = {}
+            with suppress(CheckpointExistsError):
+                self._save(tree, 0, {}).result(MEET_TIMEOUT_S)
+            return self.checkpoints.load(0, like=to_like(state))
 
     def _go_on_from(self, state: State, restored: Restored) -> int:
         put_back(state, restored.data)
@@ -308,7 +317,7 @@ class Run:
         said = self._team.exchange(self._seat, f"agree/{self.step_number}", word.to_bytes(), timeout_s=MEET_TIMEOUT_S)
         agreement = agree([Word.from_bytes(each) for each in said])
         self._next_agreement = self.step_number + agreement.apart
-        self._is_over = agreement.is_over
+        self._is_over, self._is_leaving = agreement.is_over, word.is_leaving
         return agreement.saves
 
     def _meets(self) -> bool:

@@ -78,8 +78,9 @@ def _go_on(run: Run, state: State, dataset: RunDataset | None, *, epochs: int, u
         run.step(step.number, **step.metrics)
         if run.should_save():
             run.save(state)
-        if run.should_stop():
-            break
+        if run.may_leave():
+            run.leave(state)
+            return
     run.finish(state)
 
 
