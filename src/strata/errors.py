@@ -50,6 +50,7 @@
         ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
         ├── CheckpointBusyError         as many saves are pending as may be
         ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
+        ├── CheckpointAbortedError      not every worker could do its part, so it was given up
         ├── IncompleteCheckpointError   parts are missing, so there is nothing to commit
         └── ConflictingPartsError       parts say different things about one leaf or tensor
 
@@ -652,12 +653,26 @@ class CheckpointBusyError(CheckpointError):
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
     """A save or restore did not end in the time given; it goes on."""
 
-    def __init__(self, what: str, *, phase: str, timeout_s: float) -> None:
+    def __init__(self, what: str, *, phase: str, timeout_s: float, waits_for: Iterable[str] = ()) -> None:
         self.what = what
         self.phase = phase
         self.timeout_s = timeout_s
+        self.waits_for = list(waits_for)
+        whom = f", waiting for {', '.join(self.waits_for[:5])}" if self.waits_for else ""
         super().__init__(
-            f"{what} is still {phase} after {timeout_s:g} s; it goes on: wait longer, or look at the store"
+            f"{what} is still {phase}{whom} after {timeout_s:g} s; it goes on: wait longer, or look at the "
+            f"{'workers' if whom else 'store'}"
+        )
+
+
+class CheckpointAbortedError(CheckpointError):
+    """A checkpoint of several workers was given up; none of it is listed, and older ones stay."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step = step
+        self.reason = reason
+        super().__init__(
+            f"the checkpoint of step {step} was given up: {reason}; training goes on, and a later step can be saved"
         )
 
 

@@ -12,6 +12,7 @@ from strata.errors import (
     BadCommandError,
     BarrierCancelledError,
     BarrierTimeoutError,
+    CheckpointAbortedError,
     CheckpointBusyError,
     CheckpointExistsError,
     CheckpointNotFoundError,
@@ -107,6 +108,7 @@ SAMPLES = [
     StateMismatchError(100, "model.w", "it has another shape"),
     CheckpointBusyError(100, pending=["step 50 (writing)"], waited_s=1.5),
     CheckpointTimeoutError("saving step 100", phase="writing", timeout_s=5),
+    CheckpointAbortedError(100, "w failed: lease ended"),
     IncompleteCheckpointError(100, "part 2 of 2 is missing", missing=[2]),
     ConflictingPartsError(100, "lr", "parts 1 and 2 differ"),
 ]

@@ -46,6 +46,7 @@ class Writer:
         part: int = 0,
         parts: int = 1,
         opaque: bool = False,
+        token: str = "",
         parent: PartRecord | None = None,
     ) -> PartRecord:
         """Make a part durable and return its record; with a parent, only what differs from it is written."""
@@ -53,9 +54,9 @@ class Writer:
             await asyncio.to_thread(image.wait_ready, image.size_bytes)
             changes = await asyncio.to_thread(find_changes, image.view, parent)
             if changes is not None:
-                name = await self._free_name(step, part, parts, opaque=opaque, delta=True)
+                name = await self._free_name(step, part, parts, opaque=opaque, token=token, delta=True)
                 return await self._write_changes(image.view, name, changes.digests, changes.runs, parent)
-        name = await self._free_name(step, part, parts, opaque=opaque)
+        name = await self._free_name(step, part, parts, opaque=opaque, token=token)
         view = image.view
         if isinstance(self._storage, LocalStorage):
             # What is staged is written while the rest is still being staged.
@@ -87,10 +88,11 @@ class Writer:
             raise CheckpointExistsError(manifest.step, path=path) from error
         return len(data)
 
-    async def report(self, manifest: Manifest, part: int, parts: int) -> None:
-        """Say that a part is durable, to whoever will commit."""
-        name = layout.report_name(manifest.step, part, parts)
+    async def report(self, manifest: Manifest, part: int, parts: int, *, token: str = "") -> str:
+        """Say that a part is durable, to whoever will commit; return where this is said."""
+        name = layout.report_name(manifest.step, part, parts, token=token)
         await self._storage.write(self._full(name), encode(manifest, "strata-part"))
+        return name
 
     async def retract_report(self, step: int, part: int, parts: int) -> None:
         """Take back what an earlier attempt said about this part, before its bytes are written anew."""
@@ -116,9 +118,11 @@ class Writer:
                     offset += end - start
         return PartRecord(len(view), digest_part(digests), tuple(digests), merge_extents(parent.extents, written))
 
-    async def _free_name(self, step: int, part: int, parts: int, *, opaque: bool, delta: bool = False) -> str:
-        name = layout.part_name(step, part, parts, opaque=opaque, delta=delta)
-        if await self._storage.exists(self._full(name)):
+    async def _free_name(
+        self, step: int, part: int, parts: int, *, opaque: bool, token: str, delta: bool = False
+    ) -> str:
+        name = layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=token)
+        if not token and await self._storage.exists(self._full(name)):
             return layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=uuid.uuid4().hex[:8])
         return name
 

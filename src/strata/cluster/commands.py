@@ -79,6 +79,13 @@ class Heartbeat(WorkerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Vouch(WorkerCommand):
+    """A process beside the worker says that it lives, although it cannot say so itself at the moment."""
+
+    durable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye(WorkerCommand):
     """Leave on purpose."""
 
@@ -185,6 +192,24 @@ class ConfirmCommit(WorkerCommand):
     epoch: int
     manifest: str
     cursors: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCommit(WorkerCommand):
+    """Ask how the checkpoint is doing that this part was acknowledged for; changes nothing."""
+
+    durable: ClassVar[bool] = False
+    step: int
+    part: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpCheckpoint(WorkerCommand):
+    """The manifest of a step cannot be written, whoever tries: its parts do not make up one state, say."""
+
+    step: int
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Done, Hand, Heard, Registered, Reply, RestorePoint
 from strata.errors import (
+    CheckpointAbortedError,
     CommitPendingError,
     DatasetConflictError,
     JobWaitingError,
@@ -64,6 +65,9 @@ class Job:
             raise QuotaExceededError("workers in one job", limit=self._limits.max_workers_per_job)
         member, changed = self.membership.register(command, now_s=now_s)
         effects = self._new_generation(now_s, f"{command.worker_id} joined") if changed else []
+        # One that comes back may not have heard that it was asked.
+        asked = [pending for pending in self.commits.pending.values() if pending.asked_of == command.worker_id]
+        effects += [self._wanted(pending, command.worker_id) for pending in asked]
         reply = Registered(
             rank=member.rank,
             world_size=len(self.membership.present()),
@@ -85,6 +89,11 @@ class Job:
                 waits_for=self.membership.waits_for(),
             )
         return heard, []
+
+    def vouch(self, command: c.Vouch, now_s: float) -> Answer:
+        """Note that a worker lives that cannot say so itself."""
+        self.membership.vouch(command, now_s=now_s)
+        return Done(), []
 
     def say_goodbye(self, command: c.Goodbye, now_s: float) -> Answer:
         """Let a worker go."""
@@ -166,6 +175,11 @@ class Job:
 
     def ack_part(self, command: c.AckPart, now_s: float) -> Answer:
         """Note that a part is durable; with the last one, have the manifest written."""
+        said_before = self.commits.progress(command.step, command.part)
+        if said_before.phase == "aborted":
+            raise CheckpointAbortedError(command.step, said_before.reason)
+        if said_before.phase in ("writing", "committed"):
+            return Done(), []  # whatever became of the generation since: it counts
         self._check(command)
         begins = command.step not in self.commits.pending and command.step not in self.commits.committed
         pending = self.commits.ack(command, self.membership.ids(), now_s=now_s)
@@ -187,6 +201,17 @@ class Job:
         """Take a checkpoint whose manifest is in storage into the index, and announce it."""
         checkpoint = Committed(command.step, command.epoch, command.manifest, command.cursors)
         return Done(), self._commit(checkpoint, now_s)
+
+    def ask_commit(self, command: c.AskCommit, now_s: float) -> Answer:
+        """Say how a checkpoint is doing, to a worker that may have missed the announcement."""
+        return self.commits.progress(command.step, command.part), []
+
+    def give_up_checkpoint(self, command: c.GiveUpCheckpoint, now_s: float) -> Answer:
+        """Give up a checkpoint whose parts are durable and yet cannot be committed."""
+        pending = self.commits.pending.get(command.step)
+        if pending is None or pending.generation != command.generation:
+            return Done(), []
+        return Done(), self._abort(command.step, f"{command.worker_id}: {command.reason}", now_s, even_writing=True)
 
     def adopt_checkpoints(self, command: c.AdoptCheckpoints, now_s: float) -> Answer:
         """Take what a listing of storage shows into the index."""
@@ -273,21 +298,22 @@ class Job:
         workers = self.membership.ids()
         if not workers:
             return []
-        assert pending.cursors is not None
         writer = workers[pending.asked % len(workers)]
         pending.asked += 1
-        pending.asked_at_s = now_s
-        parts = tuple(pending.parts[worker_id] for worker_id in pending.expected)
-        wanted = ManifestWanted(
+        pending.asked_of, pending.asked_at_s = writer, now_s
+        return [self._wanted(pending, writer)]
+
+    def _wanted(self, pending: Pending, writer: str) -> ManifestWanted:
+        assert pending.cursors is not None
+        return ManifestWanted(
             job_id=self.job_id,
             to=(writer,),
             step=pending.step,
             epoch=pending.epoch,
             generation=pending.generation,
-            parts=parts,
+            parts=tuple(pending.parts[worker_id] for worker_id in pending.expected),
             cursors=pending.cursors,
         )
-        return [wanted]
 
     def _commit(self, checkpoint: Committed, now_s: float) -> list[Effect]:
         if not self.commits.commit(checkpoint):
@@ -299,9 +325,8 @@ class Job:
         to = self.membership.ids()
         return [CheckpointCommitted(job_id=self.job_id, to=to, step=checkpoint.step, manifest=checkpoint.manifest)]
 
-    def _abort(self, step: int, reason: str, now_s: float) -> list[Effect]:
-        aborted = self.commits.abort(step)
-        if aborted is None:
+    def _abort(self, step: int, reason: str, now_s: float, *, even_writing: bool = False) -> list[Effect]:
+        if not self.commits.abort(step, reason, even_writing=even_writing):
             return []
         self._say(now_s, None, "checkpoint aborted", f"step {step}: {reason}")
         return [CheckpointAborted(job_id=self.job_id, to=self.membership.ids(), step=step, reason=reason)]

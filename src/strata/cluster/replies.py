@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.sharding.cursor import Spans
 
 
@@ -48,4 +48,4 @@ class Hand:
     spans: Spans
 
 
-Reply = Done | Registered | Heard | RestorePoint | Hand
+Reply = Done | Registered | Heard | RestorePoint | CommitProgress | Hand

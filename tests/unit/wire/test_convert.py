@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.cluster import commands, replies
 from strata.cluster.commands import JobCommand, WorkerState
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.cluster.events import Effect
 from strata.errors import BarrierTimeoutError, MissingWorker
 from strata.sharding import DataOrder
@@ -74,6 +74,7 @@ def test_an_effect_comes_back_equal(kind: type[Effect], data: st.DataObject) -> 
         replies.Registered(rank=1, world_size=2, generation=3, waits_for=0, lease_s=10.0),
         replies.Heard(rank=1, world_size=2, generation=3, waits_for=4),
         replies.RestorePoint(checkpoint=None),
+        CommitProgress(phase="collecting", missing=("b", "c"), reason=""),
         replies.RestorePoint(checkpoint=Committed(5, 1, "m", "[]")),
     ],
     ids=repr,
