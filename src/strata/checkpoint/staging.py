@@ -27,7 +27,7 @@ from strata.checkpoint.tensors import (
 from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from strata.checkpoint.layout import PartLayout
     from strata.checkpoint.tree import Leaf
@@ -100,6 +100,7 @@ class StagedImage:
         self._ended = False
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
+        self.on_taken: Callable[[int], None] = lambda end: None
 
     def publish(self, ready_bytes: int, *, ended: bool = False, failure: BaseException | None = None) -> None:
         """Say how many bytes are final, or that no more will come."""
@@ -116,6 +117,11 @@ class StagedImage:
             if self._failure is not None:
                 # Ctrl-C in the thread that fills is no reason to stop the one that waits.
                 raise CheckpointError(f"staging was stopped by {self._failure!r}") from self._failure
+
+    def take(self, end: int) -> None:
+        """Wait as :meth:`wait_ready`, and tell ``on_taken`` that these bytes go to storage now."""
+        self.wait_ready(end)
+        self.on_taken(end)
 
     def wait_filled(self) -> None:
         """Wait until nobody writes to the memory any more, whether that went well or not."""

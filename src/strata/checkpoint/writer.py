@@ -60,7 +60,7 @@ class Writer:
         view = image.view
         if isinstance(self._storage, LocalStorage):
             # What is staged is written while the rest is still being staged.
-            work = self._storage.write_behind(self._full(name), view, image.wait_ready)
+            work = self._storage.write_behind(self._full(name), view, image.take)
         else:
             # Object stores copy what they stream, so there it is better to wait for the whole.
             await asyncio.to_thread(image.wait_ready, image.size_bytes)
