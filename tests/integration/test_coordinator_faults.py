@@ -41,22 +41,25 @@ class Service:
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder = folder
         self._options = options
-        self._grpc, self._channel = free_ports(2)
-        self.url = f"127.0.0.1:{self._grpc}"
+        self.grpc_port, self.channel_port = free_ports(2)
+        self.url = f"127.0.0.1:{self.grpc_port}"
 
     @contextmanager
     def serving(self) -> Iterator[subprocess.Popen[bytes]]:
         log = self._folder / "coordinator.log"
         command = [sys.executable, "-m", "strata", "coordinator", "--grpc-address", self.url]
-        command += ["--channel-address", f"127.0.0.1:{self._channel}", "--state", f"sqlite://{self._folder}/j.db"]
+        command += ["--channel-address", f"127.0.0.1:{self.channel_port}", "--state", f"sqlite://{self._folder}/j.db"]
         command += self._options
         with running(command, log=log, is_ready=lambda: b"ready" in log.read_bytes()) as process:
             yield process
 
-    def job(self) -> pb.JobStatus:
+    def jobs(self) -> list[pb.JobStatus]:
         with grpc.insecure_channel(self.url) as channel:
             status = stubs.CoordinatorStub(channel).GetStatus(pb.GetStatus(), timeout=10, wait_for_ready=True)
-        (job,) = status.jobs
+        return list(status.jobs)
+
+    def job(self) -> pb.JobStatus:
+        (job,) = self.jobs()
         return job
 
     def states(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ def run_coordinator(
     grace: Annotated[
         float, typer.Option(help="For how many seconds a worker whose connection closed may come back.")
     ] = 2.0,
+    max_channels: Annotated[int, typer.Option(min=1, help="How many workers may be connected at a time.")] = 10_000,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run the coordinator: members, barriers, commits and data of all jobs.
@@ -58,6 +60,7 @@ def run_coordinator(
             advertise_channel=advertise_channel,
             state=state or f"sqlite://{Path.cwd() / 'strata-journal.db'}",
             limits=Limits(lease_s=lease, grace_s=grace),
+            max_channels=max_channels,
         )
         check_state(config.state)
         hosts = [split_address(address)[0] for address in (grpc_address, channel_address)]
@@ -66,6 +69,7 @@ def run_coordinator(
     _set_up_logging(as_json=log_json)
     if not all(host.startswith(_LOOPBACK) for host in hosts):
         log.warning("listening beyond this machine without authentication: let only a trusted network reach it")
+    _allow_open_files(max_channels)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(config))
 
@@ -89,6 +93,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     import uvloop
 
     return uvloop.new_event_loop()
+
+
+def _allow_open_files(channels: int) -> None:
+    """Let the process have a file for every connection, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = channels + 1_000
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("%d open files are allowed, and %d channels may need %d", allowed, channels, wanted)
 
 
 def _set_up_logging(*, as_json: bool) -> None:

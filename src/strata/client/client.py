@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 import uuid
@@ -23,9 +24,10 @@ from strata.client.vouching import BEATS_PER_LEASE, Vouching
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect
 from strata.cluster.replies import Heard, Registered, Reply
-from strata.errors import CoordinatorLostError
+from strata.errors import ClusterError
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 GOODBYE_TIMEOUT_S = 2.0
 # So long may the interpreter's lock be held before the worker counts as hanging.
 VOUCH_S = 300.0
@@ -113,6 +115,10 @@ class Client:
         """Send a command and return its reply, or raise its error."""
         return self._call(self._connection.ask(command, timeout_s=timeout_s))
 
+    def tell(self, command: c.JobCommand) -> Future[Reply]:
+        """Send a command without waiting; it is sent again until it is answered, also after an outage."""
+        return self._submit(self._connection.ask(command))
+
     def meet(self, name: str, **fields: Any) -> BarrierReleased:
         """Arrive at a barrier and return when it is released, or raise why it will not be."""
         return self._call(self._connection.meet(name, **fields))
@@ -161,8 +167,8 @@ class Client:
         try:
             if self._connection.registered is not None:
                 self.ask(goodbye, timeout_s=GOODBYE_TIMEOUT_S)
-        except CoordinatorLostError:
-            pass  # its lease will end
+        except ClusterError as error:
+            log.info("no goodbye was said, so the lease will end: %s", error)
         finally:
             self._running.cancel()
             self._call(_settle())

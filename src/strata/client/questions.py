@@ -17,6 +17,7 @@ from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, from_error
 
 TIMEOUT_S = 30.0
+AUDIT_TIMEOUT_S = 300.0
 
 
 def configure_job(url: str, job_id: str, *, min_workers: int, max_workers: int | None) -> None:
@@ -47,6 +48,13 @@ def ask_for_shards(url: str, job_id: str, dataset_id: str, *, rank: int, epoch: 
         ShardAssignment(dataset_id, s.shard_id, reply.total_shards, s.start_index, s.end_index, (), epoch)
         for s in reply.shards
     ]
+
+
+def ask_audit(url: str, job_id: str, dataset_id: str, *, epoch: int) -> pb.DataAudit:
+    """Return which samples of an epoch the model has not seen, or more than once."""
+    request = pb.AuditData(job_id=job_id, dataset_id=dataset_id, epoch=epoch)
+    audit: pb.DataAudit = _ask(url, lambda stub: stub.AuditData(request, timeout=AUDIT_TIMEOUT_S))
+    return audit
 
 
 def ask_latest_checkpoint(url: str, job_id: str) -> Committed | None:

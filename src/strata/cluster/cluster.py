@@ -31,6 +31,7 @@ _HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
     c.AskRestorePoint: Job.ask_restore_point,
     c.TakeHand: Job.take_hand,
     c.ReportProgress: Job.report_progress,
+    c.SkipSamples: Job.skip_samples,
     c.AckPart: Job.ack_part,
     c.AskForManifest: Job.ask_for_manifest,
     c.ConfirmCommit: Job.confirm_commit,

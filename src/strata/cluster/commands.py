@@ -174,6 +174,17 @@ class ReportProgress(FencedCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkipSamples(FencedCommand):
+    """Samples [start, stop) of a dataset that could not be read and were left out on purpose; progress counts them."""
+
+    dataset_id: str
+    epoch: int
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AckPart(FencedCommand):
     """The worker's part of a checkpoint is durable in storage, and all its progress up to ``step`` was reported."""
 

@@ -175,6 +175,14 @@ class Job:
         self.ledger.report(command)
         return Done(), []
 
+    def skip_samples(self, command: c.SkipSamples, now_s: float) -> Answer:
+        """Note what could not be read."""
+        self._check(command)
+        if self.ledger.skip(command):
+            what = f"{command.dataset_id}, epoch {command.epoch}: {command.start} to {command.stop}: {command.reason}"
+            self._say(now_s, command.worker_id, "samples skipped", what)
+        return Done(), []
+
     def ack_part(self, command: c.AckPart, now_s: float) -> Answer:
         """Note that a part is durable; with the last one, have the manifest written."""
         said_before = self.commits.progress(command.step, command.part)

@@ -38,6 +38,7 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.AskRestorePoint: "ask_restore_point",
     commands.TakeHand: "take_hand",
     commands.ReportProgress: "report_progress",
+    commands.SkipSamples: "skip_samples",
     commands.AckPart: "ack_part",
     commands.ConfirmCommit: "confirm_commit",
     commands.AskCommit: "ask_commit",
