@@ -6,55 +6,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from strata.data.arrangement import Arrangement
 from strata.data.columns import Columns
+from strata.data.rows import DatasetRows, Rows
 from strata.data.skips import Skips
 from strata.errors import CorruptFileError
 from strata.sharding.cursor import Spans
 from strata.sharding.order import GLOBAL_WINDOW_SHARDS
 
 Ints = npt.NDArray[np.int64]
-
-
-class Rows(Protocol):
-    """The rows of a dataset, numbered across all of its files."""
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        ...
-
-    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Columns:
-        """Return rows [start, stop). It blocks, and several threads may call it at once."""
-        ...
-
-
-class Place(Protocol):
-    """Rows [start, stop) of a dataset, which are those from ``first`` on in the file at ``path``."""
-
-    start: int
-    stop: int
-    path: str
-    first: int
-
-
-@runtime_checkable
-class PlacedRows(Rows, Protocol):
-    """Rows that know what of them can be read or lost by itself."""
-
-    def places(self, start: int, stop: int) -> Sequence[Place]:
-        """Return rows [start, stop) block by block."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +134,7 @@ class PageReader:
 
     def _read_around(self, start: int, stop: int, error: CorruptFileError, skips: Skips) -> Page:
         """Read what can be read, block by block; rows that know no blocks are lost together."""
-        if not isinstance(self._rows, PlacedRows):
+        if not isinstance(self._rows, DatasetRows):
             skips.note(error.path, start, stop - start, error)
             return self._nothing(start)
         parts, kept = [], []
