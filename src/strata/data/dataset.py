@@ -89,6 +89,11 @@ class Dataset:
         return self._plan.columns or self._rows.names
 
     @property
+    def rows(self) -> Rows:
+        """What batches are read from."""
+        return self._rows
+
+    @property
     def plan(self) -> Plan:
         """How batches are made of rows."""
         return self._plan
