@@ -21,13 +21,17 @@ _DEFAULT_SHARDS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """The order of every epoch of a dataset; equal arrangements give equal orders, in every process."""
+    """The order of every epoch of a dataset; equal arrangements give equal orders, in every process.
+
+    ``files`` names what the numbers of samples mean, where they are rows of files.
+    """
 
     total_samples: int
     shard_size: int
     order: DataOrder = DataOrder.STICKY
     shuffle: bool = True
     seed: int = 0
+    files: str = ""
 
     def __post_init__(self) -> None:
         if self.total_samples < 1:
@@ -67,13 +71,18 @@ class Arrangement:
             "shard_size": self.shard_size,
             "seed": self.seed,
             "shuffle": self.shuffle,
+            "files": self.files,
         }
 
 
-def choose_shard_size(total_samples: int) -> int:
-    """Return a shard size that follows from the number of samples alone, so that every process chooses the same."""
+def choose_shard_size(total_samples: int, block_rows: int | None = None) -> int:
+    """Return a shard size that follows from the data alone, so that every process chooses the same.
+
+    ``block_rows`` is how many rows must be decoded at once: a shard is then one block, or several if they are small.
+    """
     even = -(-total_samples // _DEFAULT_SHARDS)
-    return max(_SMALLEST_DEFAULT_SHARD, min(_LARGEST_DEFAULT_SHARD, even))
+    size = max(_SMALLEST_DEFAULT_SHARD, min(_LARGEST_DEFAULT_SHARD, even))
+    return size if block_rows is None else max(1, size // block_rows) * block_rows
 
 
 def read_order(order: str) -> DataOrder:

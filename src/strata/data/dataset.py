@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from strata.data.arrangement import Arrangement, Order, choose_shard_size, read_order
 from strata.data.batches import Batch, Target
+from strata.data.cache import Cache
 from strata.data.dealer import Dealer, LocalDealer, Share, SharedDealer
+from strata.data.index import Index
 from strata.data.loader import DEFAULT_PREFETCH_BYTES, DEFAULT_THREADS, Loader, LoaderOptions
-from strata.data.pages import PageReader, Rows
+from strata.data.pages import PageReader
 from strata.data.position import Position, State
+from strata.data.rows import DatasetRows, Rows, open_rows
 from strata.data.skips import SkippedRows, Skips
 from strata.data.workers import Filter, Transform
 from strata.sharding.cursor import Spans
 from strata.sharding.order import DataOrder
+from strata.storage import Storage
 
 OnError = Literal["raise", "skip"]
+
+
+class Reading(TypedDict, total=False):
+    """How a path or URL is read; see :func:`strata.data.rows.open_rows`."""
+
+    format: str | None
+    options: Mapping[str, Any] | None
+    index: Index | None
+    storage: Storage | None
+    cache: Cache | str | os.PathLike[str] | None
+    memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +87,11 @@ class Dataset:
     def names(self) -> tuple[str, ...]:
         """The names of the columns that are read."""
         return self._plan.columns or self._rows.names
+
+    @property
+    def rows(self) -> Rows:
+        """What batches are read from."""
+        return self._rows
 
     @property
     def plan(self) -> Plan:
@@ -167,7 +188,7 @@ class Dataset:
 
 
 def open_dataset(
-    rows: Rows,
+    source: str | os.PathLike[str] | Rows,
     *,
     batch_size: int,
     order: Order = "sticky",
@@ -188,21 +209,28 @@ def open_dataset(
     processes: int = 0,
     on_error: OnError = "raise",
     dealer: Callable[[Plan], Dealer] | None = None,
+    **reading: Unpack[Reading],
 ) -> Dataset:
     """Open a dataset for loading; each epoch delivers each sample once, over all ranks.
 
+    ``source`` is a path or URL that :func:`strata.data.rows.open_rows` takes, with its arguments (``format``, ``cache``
+    and so on) as further ones, or an object with rows.
     ``order``: ``sticky`` reads a shard on one rank, ``global`` gives the same global batches for any number of ranks
     (``global_batch_size``, by default ``batch_size * world_size``), ``dynamic`` hands out shards on demand.
     ``shard_size`` and ``seed`` are part of the order: a position is only good for the same ones.
     ``filter`` gets a batch as NumPy arrays and returns a boolean for each row; batches are not filled up again.
     ``transform`` gets the batch and returns another. ``to`` then makes torch tensors or JAX arrays of it.
     """
+    rows = _open(source, columns, reading)
+    if shard_size is None:
+        shard_size = choose_shard_size(rows.num_rows, rows.block_rows if isinstance(rows, DatasetRows) else None)
     arrangement = Arrangement(
         total_samples=rows.num_rows,
-        shard_size=choose_shard_size(rows.num_rows) if shard_size is None else shard_size,
+        shard_size=shard_size,
         order=read_order(order),
         shuffle=shuffle,
         seed=seed,
+        files=rows.fingerprint if isinstance(rows, DatasetRows) else "",
     )
     if global_batch_size is not None and not arrangement.is_global:
         raise ValueError(f"global_batch_size is for order='global', not for '{arrangement.order}'; use batch_size")
@@ -228,3 +256,11 @@ def open_dataset(
         on_error=on_error,
     )
     return Dataset(rows, plan, dealer=dealer)
+
+
+def _open(source: str | os.PathLike[str] | Rows, columns: Sequence[str] | None, reading: Reading) -> Rows:
+    if isinstance(source, str | os.PathLike):
+        return open_rows(source, columns=columns, **reading)
+    if reading:
+        raise TypeError(f"{next(iter(reading))!r} is for paths and URLs, not for rows that are open already")
+    return source

@@ -9,7 +9,7 @@ from typing import Any
 from strata.data.batches import Batch, Target, check_target, convert, cut_batches
 from strata.data.dealer import Dealer
 from strata.data.pages import PageSource
-from strata.data.position import Position, Row, State
+from strata.data.position import Row, State, Tracker
 from strata.data.prefetch import Prefetch
 from strata.data.skips import SkippedRows, Skips
 from strata.data.workers import Filter, Transform, Work, Workers
@@ -59,7 +59,7 @@ class Loader:
         self,
         source: PageSource,
         dealer: Dealer,
-        position: Position,
+        position: Tracker,
         options: LoaderOptions,
         *,
         row_is_batch: bool = False,

@@ -6,55 +6,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from strata.data.arrangement import Arrangement
 from strata.data.columns import Columns
+from strata.data.rows import DatasetRows, Rows
 from strata.data.skips import Skips
 from strata.errors import CorruptFileError
 from strata.sharding.cursor import Spans
 from strata.sharding.order import GLOBAL_WINDOW_SHARDS
 
 Ints = npt.NDArray[np.int64]
-
-
-class Rows(Protocol):
-    """The rows of a dataset, numbered across all of its files."""
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        ...
-
-    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Columns:
-        """Return rows [start, stop). It blocks, and several threads may call it at once."""
-        ...
-
-
-class Place(Protocol):
-    """Rows [start, stop) of a dataset, which are those from ``first`` on in the file at ``path``."""
-
-    start: int
-    stop: int
-    path: str
-    first: int
-
-
-@runtime_checkable
-class PlacedRows(Rows, Protocol):
-    """Rows that know what of them can be read or lost by itself."""
-
-    def places(self, start: int, stop: int) -> Sequence[Place]:
-        """Return rows [start, stop) block by block."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +78,18 @@ class PageReader:
 
     def read(self, epoch: int, spans: Spans) -> Page:
         """Return the rows of the spans in the epoch's order."""
-        order = self._arrangement.epoch_order(epoch)
-        if not self._arrangement.is_global:
-            (shard, start, stop) = spans[0].tolist()
-            return self._gather(order.samples_of(shard, start, stop))
-        places = np.concatenate([np.arange(start, stop) for _, start, stop in spans.tolist()])
-        return self._gather_window(order.samples_at(places))
-
-    def _gather(self, samples: Ints) -> Page:
-        """Read samples that lie close together, as in one shard."""
+        if self._arrangement.is_global:
+            return self.gather(epoch, span_places(spans))
+        ((shard, start, stop),) = spans.tolist()
+        samples = self._arrangement.epoch_order(epoch).samples_of(shard, start, stop)
         if not self._arrangement.shuffle:
             return self._read(int(samples[0]), int(samples[-1]) + 1)
         first = int(samples.min())
         return _take(self._read(first, int(samples.max()) + 1), samples - first)
 
-    def _gather_window(self, samples: Ints) -> Page:
-        """Read samples of several shards, each through the cache."""
+    def gather(self, epoch: int, places: Ints) -> Page:
+        """Return the rows at these positions of the epoch; the shards that they are in are kept for the next call."""
+        samples = self._arrangement.epoch_order(epoch).samples_at(places)
         if samples[-1] - samples[0] == len(samples) - 1 and not self._arrangement.shuffle:
             return self._read(int(samples[0]), int(samples[-1]) + 1)
         size = self._arrangement.shard_size
@@ -141,19 +102,7 @@ class PageReader:
         names = [*pieces][turn:] + [*pieces][:turn]
         pages = {shard: self._window.get(shard) for shard in names}
         parts = [_take(pages[shard], samples[piece] - shard * size) for shard, piece in pieces.items()]
-        joined = Columns.concat([part.columns for part in parts])
-        # The rows stand by shard now, as by_shard says; this puts them back.
-        places = np.empty(len(samples), dtype=np.int64)
-        places[by_shard] = np.arange(len(samples))
-        if all(part.kept is None for part in parts):
-            return Page(joined.take(places))
-        there = np.concatenate(
-            [
-                piece if part.kept is None else piece[part.kept]
-                for part, piece in zip(parts, pieces.values(), strict=True)
-            ]
-        )
-        return Page(joined.take(np.argsort(there)), np.sort(there))
+        return interleave(parts, [*pieces.values()])
 
     def _read_shard(self, shard: int) -> Page:
         size = self._arrangement.shard_size
@@ -169,7 +118,7 @@ class PageReader:
 
     def _read_around(self, start: int, stop: int, error: CorruptFileError, skips: Skips) -> Page:
         """Read what can be read, block by block; rows that know no blocks are lost together."""
-        if not isinstance(self._rows, PlacedRows):
+        if not isinstance(self._rows, DatasetRows):
             skips.note(error.path, start, stop - start, error)
             return self._nothing(start)
         parts, kept = [], []
@@ -221,3 +170,24 @@ def _take(page: Page, places: Ints) -> Page:
     at = np.searchsorted(page.kept, places)
     there = np.flatnonzero(np.append(page.kept, -1)[at] == places)
     return Page(page.columns.take(at[there]), there)
+
+
+def interleave(parts: Sequence[Page], places: Sequence[Ints]) -> Page:
+    """Return one page of several, given at which places of it the rows of each stand."""
+    joined = Columns.concat([part.columns for part in parts])
+    if all(part.kept is None for part in parts):
+        return Page(joined.take(_invert(np.concatenate(places))))
+    there = [at if part.kept is None else at[part.kept] for part, at in zip(parts, places, strict=True)]
+    standing = np.concatenate(there)
+    return Page(joined.take(np.argsort(standing)), np.sort(standing))
+
+
+def span_places(spans: Spans) -> Ints:
+    """Return all positions of rows (0, start, stop), one after the other."""
+    return np.concatenate([np.arange(start, stop) for _, start, stop in spans.tolist()])
+
+
+def _invert(order: Ints) -> Ints:
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse

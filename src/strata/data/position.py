@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,39 @@ _VERSION = 1
 _KEPT_EPOCHS = 2
 # Rows are gathered before they go into a cursor, which costs an array operation each time.
 _MANY_ROWS = 4_096
+
+
+class Tracker(Protocol):
+    """What a loader tells of each batch, and where it learns which epoch to go through."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch is of."""
+        ...
+
+    def start(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        ...
+
+    def record(self, epoch: int, rows: Sequence[Row]) -> None:
+        """Count rows of work as delivered."""
+        ...
+
+    def end(self, epoch: int) -> None:
+        """Go on to the epoch after this one."""
+        ...
+
+    def take_delivered(self) -> list[tuple[int, Spans]]:
+        """Return what was delivered since the last call."""
+        ...
+
+    def to_state(self) -> State:
+        """Return the position as values that JSON can hold."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to where the state was taken, or raise an error and stay."""
+        ...
 
 
 class Position:

@@ -11,12 +11,15 @@ from strata.data.pages import Page, PageSource
 from strata.data.threads import Threads
 from strata.sharding.cursor import Spans
 
+# More pages than this keep no thread busier, however small they are.
+_PAGES_PER_THREAD = 4
+
 
 class Prefetch:
     """The pages of an epoch, in the order dealt, read ahead by threads.
 
-    What waits to be used is bounded by ``limit_bytes``, but each thread may always read one page; the page in use comes
-    on top. An error of reading a page comes out where that page would. The threads end when this is closed.
+    What waits to be used is bounded by ``limit_bytes`` and by a few pages, but each thread may always read one; the page
+    in use comes on top. An error of reading a page comes out where that page would. The threads end when this is closed.
     """
 
     def __init__(self, dealer: Dealer, source: PageSource, epoch: int, *, threads: int, limit_bytes: int) -> None:
@@ -76,5 +79,5 @@ class Prefetch:
         if len(self._pending) < self._threads:
             return True
         # Until a page is there, nobody knows how large they are.
-        waiting = sum(num_rows for _, num_rows, _ in self._pending)
-        return self._row_bytes > 0 and waiting * self._row_bytes < self._limit_bytes
+        waiting_bytes = sum(num_rows for _, num_rows, _ in self._pending) * self._row_bytes
+        return 0 < waiting_bytes < self._limit_bytes and len(self._pending) < self._threads * _PAGES_PER_THREAD

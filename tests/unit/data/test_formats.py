@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,7 @@ def test_parquet(tmp_path: Path, files: list[list[dict[str, Any]]], data: st.Dat
     for number, rows in enumerate(files):
         table = pa.Table.from_pylist(rows, SCHEMA)
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=data.draw(st.integers(1, 5)))
-    check_ranges(open_at(folder), sum(files, []), data)
+    check_ranges(open_at(folder), list(chain(*files)), data)
 
 
 @examples
@@ -111,7 +112,7 @@ def test_arrow(
         write = pa.ipc.new_stream if is_stream else pa.ipc.new_file
         with (folder / f"{number}.arrow").open("wb") as sink, write(sink, table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=data.draw(st.integers(1, 5)))
-    check_ranges(open_at(folder), sum(files, []), data)
+    check_ranges(open_at(folder), list(chain(*files)), data)
 
 
 @examples
@@ -126,7 +127,7 @@ def test_json_lines(
         (folder / f"{number}.jsonl").write_text(text)
     # Where all lists are empty, there is nothing to tell their type.
     opened = open_at(folder, options={"types": {"score": "double"}})
-    check_ranges(opened, sum(plain, []), data)
+    check_ranges(opened, list(chain(*plain)), data)
 
 
 @examples
@@ -141,7 +142,7 @@ def test_csv(tmp_path: Path, files: list[list[dict[str, Any]]], data: st.DataObj
         writer.writerows(rows)
         (folder / f"{number}.csv").write_text(text.getvalue(), newline="")
     types = {"score": "double", "text": "string"}
-    check_ranges(open_at(folder, options={"delimiter": delimiter, "types": types}), sum(plain, []), data)
+    check_ranges(open_at(folder, options={"delimiter": delimiter, "types": types}), list(chain(*plain)), data)
 
 
 @examples
@@ -168,7 +169,7 @@ def test_npz(tmp_path: Path, counts: list[int], is_packed: bool, data: st.DataOb
     arrays = {"x": np.arange(total, dtype=np.float32), "y": np.arange(2 * total).reshape(total, 2)}
     save = np.savez_compressed if is_packed else np.savez
     edges = np.cumsum([0, *counts])
-    for number, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (start, stop) in enumerate(pairwise(edges)):
         save(folder / f"{number}.npz", **{name: array[start:stop] for name, array in arrays.items()})
     expected = [{"x": float(row), "y": [2 * row, 2 * row + 1]} for row in range(total)]
     check_ranges(open_at(folder), expected, data)

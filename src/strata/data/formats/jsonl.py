@@ -120,16 +120,17 @@ def _strip(data: bytes) -> bytes:
 
 def _without_times(schema: pa.Schema) -> pa.Schema:
     """Leave strings that look like times as strings: another line of the same column may not look so."""
-    return pa.schema([pa.field(field.name, _without_time(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, without_time(field.type)) for field in schema])
 
 
-def _without_time(kind: pa.DataType) -> pa.DataType:
+def without_time(kind: pa.DataType) -> pa.DataType:
+    """Return the type with strings in place of times."""
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_without_time(kind.value_type))
+        return pa.list_(without_time(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _without_time(each.type)) for each in kind])
+        return pa.struct([pa.field(each.name, without_time(each.type)) for each in kind])
     return kind
 
 

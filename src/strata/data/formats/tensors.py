@@ -59,10 +59,10 @@ def encode(columns: Columns) -> pa.Table:
 
 def describe_type(field: pa.Field) -> str:
     """Say in words what a row of this column is."""
-    if (note := _note(field)) is None:
+    if not is_tensor(field):
         return str(field.type)
-    found = json.loads(note[KEY])
-    return f"{np.dtype(found['dtype'])}{found['shape']}"
+    dtype, shape = shape_of(field)
+    return f"{dtype}{list(shape)}"
 
 
 def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Field:
@@ -71,6 +71,19 @@ def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Fiel
         return pa.field(name, pa.from_numpy_dtype(dtype))
     width = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return pa.field(name, pa.binary(width), metadata=_describe(np.empty((0, *shape), dtype)))
+
+
+def is_tensor(field: pa.Field) -> bool:
+    """Whether the field's rows are arrays that are kept as bytes."""
+    return _note(field) is not None
+
+
+def shape_of(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return type and shape of the arrays that are this field's rows."""
+    if not is_tensor(field):
+        return np.dtype(field.type.to_pandas_dtype()), ()
+    found = json.loads(field.metadata[KEY])
+    return np.dtype(found["dtype"]), tuple(found["shape"])
 
 
 def _describe(column: npt.NDArray[Any]) -> dict[bytes, bytes]:
@@ -84,11 +97,10 @@ def _note(field: pa.Field) -> dict[bytes, bytes] | None:
 def _view(column: Any, field: pa.Field) -> Any:
     if not isinstance(column, np.ndarray):
         return column
-    found = json.loads(field.metadata[KEY])
-    dtype = np.dtype(found["dtype"])
+    dtype, shape = shape_of(field)
     if column.shape[1] == 0:
-        return np.empty((len(column), *found["shape"]), dtype)
-    return column.view(dtype).reshape(len(column), *found["shape"])
+        return np.empty((len(column), *shape), dtype)
+    return column.view(dtype).reshape(len(column), *shape)
 
 
 def _row_bytes(column: npt.NDArray[Any]) -> int:
