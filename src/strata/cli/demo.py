@@ -54,7 +54,7 @@ def run_demo(
             sys.stderr.write(f"strata demo: {error}\n")
             return 1
         view.close()
-        proofs = prove(folder, job_id=JOB_ID, epochs=EPOCHS, num_rows=ROWS)
+        proofs = prove(folder, job_id=JOB_ID, epochs=EPOCHS, num_rows=ROWS, audits=scene.audits)
         lines = describe(scene, proofs, took_s=time.monotonic() - began_s)
         sys.stdout.write("\n".join(lines) + "\n")
         if keep:

@@ -107,10 +107,6 @@ class Client:
         """Return a command of this worker in its present life."""
         return self._connection.own(kind, **fields)
 
-    def tell(self, command: c.JobCommand) -> Future[Reply]:
-        """Send a command without waiting for its reply; those of one thread arrive in their order."""
-        return self._submit(self._connection.ask(command))
-
     def ask(self, command: c.JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error."""
         return self._call(self._connection.ask(command, timeout_s=timeout_s))

@@ -53,7 +53,7 @@ def ask_for_shards(url: str, job_id: str, dataset_id: str, *, rank: int, epoch: 
 def ask_audit(url: str, job_id: str, dataset_id: str, *, epoch: int) -> pb.DataAudit:
     """Return which samples of an epoch the model has not seen, or more than once."""
     request = pb.AuditData(job_id=job_id, dataset_id=dataset_id, epoch=epoch)
-    audit: pb.DataAudit = _ask(url, lambda stub: stub.AuditData(request, timeout=AUDIT_TIMEOUT_S))
+    audit: pb.DataAudit = ask(url, lambda stub: stub.AuditData(request, timeout=AUDIT_TIMEOUT_S))
     return audit
 
 

@@ -15,8 +15,7 @@ from strata.checkpoint.coordination import LEDGER
 from strata.data.batches import Batch
 from strata.data.dataset import Dataset, Plan, open_dataset
 from strata.data.dealer import Dealer
-from strata.data.pages import Rows
-from strata.data.rows import open_rows
+from strata.data.rows import Rows, open_rows
 from strata.run.team import Progress, Seat, Team
 from strata.sharding import DataOrder, DatasetParams, cursor_from_json
 from strata.sharding.cursor import Spans

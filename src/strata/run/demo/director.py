@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from strata.client.questions import configure_job
-from strata.run.demo.worker import SLOW
+from strata.client.questions import ask_audit, configure_job
+from strata.run.demo.worker import DATASET, SLOW
 from strata.run.process import WorkerProcess
 from strata.run.standalone import StandaloneCoordinator
 
@@ -63,6 +63,8 @@ class Scene:
     world_size: int = 0
     repeated_steps: int = 0
     saves: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+    audits: list[tuple[int, int]] = field(default_factory=list)
+    """For each epoch, how many samples are missing and repeated, as the coordinator says at the end."""
     coordinator: str = "starting"
     began_s: float = field(default_factory=time.monotonic)
 
@@ -105,6 +107,7 @@ class Director:
                     self._start(f"worker-{number}")
                 scene.acts = self._script()
                 await self._direct()
+                scene.audits = [await asyncio.to_thread(self._audit, epoch) for epoch in range(scene.epochs)]
             finally:
                 for process in list(self._processes.values()):
                     process.send_signal(signal.SIGKILL)
@@ -117,6 +120,11 @@ class Director:
         ended = await process.wait()
         if ended.code != 0:
             raise RuntimeError(f"the undisturbed run failed: {ended}\n" + "\n".join(ended.last_lines))
+
+    def _audit(self, epoch: int) -> tuple[int, int]:
+        """Ask the coordinator, which has been dead once, how many samples are missing and repeated."""
+        audit = ask_audit(self._url, JOB_ID, DATASET, epoch=epoch)
+        return audit.missing.samples, audit.repeated.samples
 
     def _script(self) -> list[Act]:
         total = self._scene.total_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,15 @@ class Proof:
     evidence: str
 
 
-def prove(folder: Path, *, job_id: str, epochs: int, num_rows: int) -> list[Proof]:
-    """Check everything that the demonstration claims."""
+def prove(folder: Path, *, job_id: str, epochs: int, num_rows: int, audits: Sequence[tuple[int, int]]) -> list[Proof]:
+    """Check everything that the demonstration claims; ``audits`` are what the coordinator says of each epoch."""
     return [
         *(_prove_exactly_once(folder, epoch, num_rows) for epoch in range(epochs)),
+        Proof(
+            "the coordinator's own audit says the same",
+            list(audits) == [(0, 0)] * epochs,
+            f"{sum(missing for missing, _ in audits)} missing, {sum(repeated for _, repeated in audits)} repeated",
+        ),
         _prove_ledger(folder, job_id, epochs=epochs, num_rows=num_rows),
         _prove_same_weights(folder, job_id),
     ]

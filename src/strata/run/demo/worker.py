@@ -22,6 +22,7 @@ from strata.checkpoint import SaveHandle
 from strata.run.demo.model import BATCH_SIZE, BLOCK_SIZE, apply_gradients, block_gradients, make_state
 from strata.run.run import Run
 
+DATASET = "demo"
 SAVE_EVERY_STEPS = 10
 # While a file of this name is in the folder, steps take their time.
 SLOW = "slow"
@@ -44,7 +45,7 @@ def main() -> None:
     ):
         data = run.dataset(
             str(folder / "data"),
-            name="demo",
+            name=DATASET,
             order="global",
             global_batch_size=BATCH_SIZE,
             block_size=BLOCK_SIZE,
