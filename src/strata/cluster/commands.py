@@ -260,3 +260,24 @@ class ForgetCheckpoints(JobCommand):
     """Take deleted checkpoints out of the index; the newest stays whatever is asked."""
 
     steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetKey(JobCommand):
+    """Set a small value if its token is still the one given; 0 stands for a key that is not there.
+
+    ``writer`` is new with each call and the same when that call is repeated, so that a lost reply is no lost race.
+    """
+
+    key: str
+    value: bytes
+    token: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetKey(JobCommand):
+    """Ask for a small value and its token."""
+
+    durable: ClassVar[bool] = False
+    key: str

@@ -16,6 +16,7 @@ from strata.cluster.events import (
     GenerationChanged,
     ManifestWanted,
 )
+from strata.cluster.keys import Keys
 from strata.cluster.ledger import Ledger
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
@@ -43,6 +44,7 @@ class Job:
         self.barriers = Barriers(job_id)
         self.commits = Commits()
         self.ledger = Ledger()
+        self.keys = Keys(max_keys=limits.max_keys_per_job)
         # The answer to a heartbeat, by rank: the same until the membership changes.
         self._heard: dict[int, Heard] = {}
         # The checkpoint that the present generation goes on from, once someone has asked.
@@ -237,6 +239,14 @@ class Job:
         """Give up a checkpoint that still misses parts."""
         return Done(), self._abort(command.step, command.reason, now_s)
 
+    def set_key(self, command: c.SetKey, now_s: float) -> Answer:
+        """Set a small value, if nobody did since the sender read it."""
+        return self.keys.set(command), []
+
+    def get_key(self, command: c.GetKey, now_s: float) -> Answer:
+        """Say what a key holds."""
+        return self.keys.get(command.key), []
+
     def due(self, *, now_s: float) -> list[c.JobCommand]:
         """Return what time alone demands now, as commands."""
         demands: list[c.JobCommand] = []
@@ -267,6 +277,7 @@ class Job:
             "membership": self.membership.record(),
             "commits": self.commits.record(),
             "ledger": self.ledger.record(),
+            "keys": self.keys.record(),
             "restored": None if self._restored is None else list(self._restored),
         }
 
@@ -275,6 +286,7 @@ class Job:
         self.membership.restore(record["membership"])
         self.commits.restore(record["commits"])
         self.ledger.restore(record["ledger"])
+        self.keys.restore(record.get("keys", []))
         self._restored = None if record["restored"] is None else (record["restored"][0],)
 
     def _check(self, command: c.FencedCommand) -> None:

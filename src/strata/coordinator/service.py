@@ -17,7 +17,7 @@ from strata.coordinator.sessions import Session, Sessions, check_command
 from strata.coordinator.status import describe
 from strata.errors import StrataError, UnknownWorkerError
 from strata.sharding import RangeSet
-from strata.wire import convert
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, status_of, to_error
@@ -41,7 +41,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
     async def RegisterWorker(self, request: pb.RegisterWorker, context: Context) -> pb.Registered:
         """Join a job; durable before it is said."""
-        reply = pb.Registered(channel_url=self._sessions.channel_url)
+        reply = pb.Registered(channel_url=self._sessions.channel_url, protocol=PROTOCOL)
         return await self._ask(c.RegisterWorker, request, reply, context)
 
     async def Heartbeat(self, request: pb.Heartbeat, context: Context) -> pb.Heard:
@@ -124,6 +124,14 @@ class CoordinatorService(stubs.CoordinatorServicer):
         for _, checkpoint in sorted(committed.items()):
             convert.fill_checkpoint(reply.checkpoints.add(), checkpoint)
         return reply
+
+    async def SetKey(self, request: pb.SetKey, context: Context) -> pb.KeyValue:
+        """Set a small value, if nobody did since the caller read it."""
+        return await self._ask(c.SetKey, request, pb.KeyValue(), context)
+
+    async def GetKey(self, request: pb.GetKey, context: Context) -> pb.KeyValue:
+        """Return a small value and its token."""
+        return await self._ask(c.GetKey, request, pb.KeyValue(), context)
 
     async def AuditData(self, request: pb.AuditData, context: Context) -> pb.DataAudit:
         """Return which samples of an epoch the model has not seen, or more than once."""

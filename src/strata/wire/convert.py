@@ -48,6 +48,8 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ExpireBarrier: "expire_barrier",
     commands.AdoptCheckpoints: "adopt_checkpoints",
     commands.ForgetCheckpoints: "forget_checkpoints",
+    commands.SetKey: "set_key",
+    commands.GetKey: "get_key",
 }
 REPLIES: dict[type[Any], str] = {
     replies.Done: "done",
@@ -56,6 +58,7 @@ REPLIES: dict[type[Any], str] = {
     replies.RestorePoint: "restore_point",
     CommitProgress: "commit_progress",
     replies.Hand: "hand",
+    replies.KeyValue: "key_value",
 }
 EFFECTS: dict[type[Effect], str] = {
     events.GenerationChanged: "generation_changed",
