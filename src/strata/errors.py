@@ -43,6 +43,7 @@
     │   └── GenerationChangedError      the membership changed while waiting
     ├── DataError           a dataset cannot be found, understood or read as asked
     │   ├── DatasetNotFoundError     there are no files to read                     (also a LookupError)
+    │   ├── DatasetExistsError       there is something already where one was to be written
     │   ├── UnknownDataFormatError   no reader knows these files
     │   ├── MixedFormatsError        files of several formats are not one dataset
     │   ├── SchemaMismatchError      two files of one dataset have different columns
@@ -460,6 +461,15 @@ class DatasetNotFoundError(DataError, LookupError):
         self.problem = problem
         self.hint = hint
         super().__init__(f"{_shorten(url)}: {problem}; {hint}")
+
+
+class DatasetExistsError(DataError):
+    """There is something already where a dataset was to be written; it was left as it is."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        self.problem = problem
+        super().__init__(f"{_shorten(url)}: {problem}; choose another place, or clear this one yourself")
 
 
 class UnknownDataFormatError(DataError):

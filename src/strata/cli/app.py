@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.cli import ckpt, config, coordinator, status, version
+from strata.cli import ckpt, config, coordinator, data, status, version
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app.command("coordinator")(coordinator.run_coordinator)
 app.command("status")(status.show_status)
 app.command("events")(status.show_events)
 app.add_typer(ckpt.app, name="ckpt")
+app.add_typer(data.app, name="data")
 
 
 @app.callback()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from strata.storage import Storage
 
+# Lies beside files that are being written, where they cannot be put in place all at once.
+UNFINISHED = "_strata_unfinished"
 _WILD = frozenset("*?[")
 
 
@@ -79,6 +81,7 @@ class LocalSource:
             folder, prefix = pending.pop()
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    _check_finished(self.url, entry.name)
                     if _is_hidden(entry.name):
                         continue
                     path = f"{prefix}{entry.name}"
@@ -133,13 +136,26 @@ class LocalSource:
 class StorageSource:
     """A prefix of a storage, with everything below it."""
 
-    def __init__(self, storage: Storage, prefix: str, selection: str, *, url: str, opened: str | None = None) -> None:
-        """``opened`` is the URL that the storage was opened by, so that another process can do the same."""
+    def __init__(
+        self,
+        storage: Storage,
+        prefix: str,
+        selection: str,
+        *,
+        url: str,
+        opened: str | None = None,
+        finished: bool = True,
+    ) -> None:
+        """``opened`` is the URL that the storage was opened by, so that another process can do the same.
+
+        Whoever writes a dataset sees its files before it is ``finished``; no one else does.
+        """
         self.url = url
         self.selection = selection
         self.prefix = prefix
         self._storage = storage
         self._opened = opened
+        self._finished = finished
         self._fetches = Fetches()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -193,6 +209,8 @@ class StorageSource:
         found = []
         async for info in self._storage.list(self.prefix):
             path = info.path.removeprefix(f"{self.prefix}/") if self.prefix else info.path
+            if self._finished:
+                _check_finished(self.url, path)
             if not any(map(_is_hidden, path.split("/"))) and _is_selected(path, self.selection):
                 version = info.etag if info.etag is not None else f"{info.modified_s:.6f}"
                 found.append(FileInfo(path, info.size_bytes, version))
@@ -254,10 +272,16 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _is_selected(path: str, selection: str) -> bool:
-    if not selection:
+    if not selection or path == selection:
         return True
     segments, wanted = path.split("/"), selection.split("/")
     return len(segments) == len(wanted) and all(map(fnmatchcase, segments, wanted))
+
+
+def _check_finished(url: str, path: str) -> None:
+    if path == UNFINISHED:
+        hint = "wait for it, or if it was stopped run it again"
+        raise DatasetNotFoundError(url, "'strata data prepare' has not finished here", hint=hint)
 
 
 def _is_hidden(name: str) -> bool:
