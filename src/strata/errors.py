@@ -16,6 +16,7 @@
     │   ├── StoragePermissionError    the store knows us and refuses, or does not know us
     │   ├── StorageFullError          no space left, or a quota is used up
     │   ├── StorageUnavailableError   no usable answer within the attempts and the time allowed
+    │   ├── ObjectChangedError        it was replaced since the version that was asked for
     │   ├── CorruptObjectError        the object is not what was written
     │   ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
     │   └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
@@ -601,6 +602,15 @@ class StorageUnavailableError(StorageError):
         self.elapsed_s = elapsed_s
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(f"{problem} ({tries} in {elapsed_s:.1f} s)", path=path, backend=backend, hint=hint)
+
+
+class ObjectChangedError(StorageError):
+    """The object was replaced since the version that was asked for; nothing of the new one was given."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "it was replaced since it was listed", path=path, backend=backend, hint="list it again for its new version"
+        )
 
 
 class CorruptObjectError(StorageError):

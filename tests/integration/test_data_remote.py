@@ -19,7 +19,7 @@ from strata.data.prepare import Plan, prepare
 from strata.data.rows import DatasetRows, open_rows
 from strata.data.scan import choose_files, scan_files, store_index
 from strata.data.source import UNFINISHED, open_source
-from strata.errors import CorruptFileError, DatasetExistsError, DatasetNotFoundError, StaleIndexError
+from strata.errors import DatasetExistsError, DatasetNotFoundError, StaleIndexError
 from strata.storage import LocalStorage, MemoryStorage, open_storage
 
 if TYPE_CHECKING:
@@ -152,13 +152,16 @@ def test_an_index_is_written_beside_the_objects_and_is_stale_when_they_change(tm
         open_rows("d", storage=storage, cache=cache)
 
 
-def test_an_object_that_is_cut_or_gone_names_itself(tmp_path: Path) -> None:
+def test_an_object_that_was_replaced_or_removed_since_names_itself(tmp_path: Path) -> None:
     storage, cache = MemoryStorage(), Cache(tmp_path / "cache")
     asyncio.run(storage.write("d/a.uint16.bin", bytes(1 << 22)))
     rows = open_rows("d", storage=storage, cache=cache)
     asyncio.run(storage.write("d/a.uint16.bin", bytes(1 << 20)))
-    with pytest.raises((CorruptFileError, StaleIndexError), match=r"a\.uint16\.bin"):
+    with pytest.raises(StaleIndexError, match=r"a\.uint16\.bin was written again"):
         rows.read(2000, 2048)
+    asyncio.run(storage.delete("d/a.uint16.bin"))
+    with pytest.raises(StaleIndexError, match=r"a\.uint16\.bin is gone"):
+        rows.read(0, 1)
     with pytest.raises(DatasetNotFoundError):
         open_rows("nowhere", storage=storage, cache=cache)
 

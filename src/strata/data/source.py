@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Lies beside files that are being written, where they cannot be put in place all at once.
 UNFINISHED = "_strata_unfinished"
+_ETAG = "etag:"
 _WILD = frozenset("*?[")
 
 
@@ -182,6 +183,7 @@ class StorageSource:
             self._key(info.path),
             name=self.name_of(info.path),
             size_bytes=info.size_bytes,
+            etag=info.version.removeprefix(_ETAG) if info.version.startswith(_ETAG) else None,
             key=key_of(self, info),
             cache=cache,
             fetches=self._fetches,
@@ -212,7 +214,7 @@ class StorageSource:
             if self._finished:
                 _check_finished(self.url, path)
             if not any(map(_is_hidden, path.split("/"))) and _is_selected(path, self.selection):
-                version = info.etag if info.etag is not None else f"{info.modified_s:.6f}"
+                version = f"{_ETAG}{info.etag}" if info.etag is not None else f"time:{info.modified_s:.6f}"
                 found.append(FileInfo(path, info.size_bytes, version))
         return sorted(found, key=lambda info: info.path)
 
