@@ -16,6 +16,7 @@
     │   ├── StoragePermissionError    the store knows us and refuses, or does not know us
     │   ├── StorageFullError          no space left, or a quota is used up
     │   ├── StorageUnavailableError   no usable answer within the attempts and the time allowed
+    │   ├── ObjectChangedError        it was replaced since the version that was asked for
     │   ├── CorruptObjectError        the object is not what was written
     │   ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
     │   └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
@@ -48,6 +49,7 @@
     │   └── GenerationChangedError      the membership changed while waiting
     ├── DataError           a dataset cannot be found, understood or read as asked
     │   ├── DatasetNotFoundError     there are no files to read                     (also a LookupError)
+    │   ├── DatasetExistsError       there is something already where one was to be written
     │   ├── UnknownDataFormatError   no reader knows these files
     │   ├── MixedFormatsError        files of several formats are not one dataset
     │   ├── SchemaMismatchError      two files of one dataset have different columns
@@ -536,6 +538,15 @@ class DatasetNotFoundError(DataError, LookupError):
         super().__init__(f"{_shorten(url)}: {problem}; {hint}")
 
 
+class DatasetExistsError(DataError):
+    """There is something already where a dataset was to be written; it was left as it is."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        self.problem = problem
+        super().__init__(f"{_shorten(url)}: {problem}; choose another place, or clear this one yourself")
+
+
 class UnknownDataFormatError(DataError):
     """No reader knows these files, or the one that was named cannot read them."""
 
@@ -690,6 +701,15 @@ class StorageUnavailableError(StorageError):
         self.elapsed_s = elapsed_s
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(f"{problem} ({tries} in {elapsed_s:.1f} s)", path=path, backend=backend, hint=hint)
+
+
+class ObjectChangedError(StorageError):
+    """The object was replaced since the version that was asked for; nothing of the new one was given."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "it was replaced since it was listed", path=path, backend=backend, hint="list it again for its new version"
+        )
 
 
 class CorruptObjectError(StorageError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.cli import ckpt, config, coordinator, demo, run, status, version
+from strata.cli import ckpt, config, coordinator, data, demo, run, status, version
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ app.command("coordinator")(coordinator.run_coordinator)
 app.command("status")(status.show_status)
 app.command("events")(status.show_events)
 app.add_typer(ckpt.app, name="ckpt")
+app.add_typer(data.app, name="data")
 
 
 @app.callback()

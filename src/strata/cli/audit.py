@@ -29,8 +29,6 @@ def audit_data(
     """Prove that each sample of an epoch was seen exactly once, or list those that were not; then exit with 1.
 
     It is about the model as it is now: what was seen after a checkpoint that was restored does not count.
-
-    Example: strata data audit default imagenet --epoch 3
     """
     from strata.client.questions import ask_audit
 

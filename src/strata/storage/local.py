@@ -16,6 +16,7 @@ from strata.storage.blocking import run_blocking
 from strata.storage.direct import BouncePool, FileSink, StoppedError, WaitReady, WriteMode, probe_direct, read_file
 from strata.storage.directory import (
     BACKEND,
+    etag_of,
     make_root,
     object_exists,
     open_directory,
@@ -25,7 +26,15 @@ from strata.storage.directory import (
 )
 from strata.storage.keys import check_key, check_prefix
 from strata.storage.open_files import OpenFiles, open_direct
-from strata.storage.protocol import ObjectInfo, PieceGuard, check_end, check_range, view_bytes, view_writable
+from strata.storage.protocol import (
+    ObjectInfo,
+    PieceGuard,
+    check_end,
+    check_etag,
+    check_range,
+    view_bytes,
+    view_writable,
+)
 from strata.storage.temporary import DIRECTORY, TemporaryFile, sweep
 
 if TYPE_CHECKING:
@@ -82,10 +91,10 @@ class LocalStorage:
         view = view_bytes(data)
         await run_blocking(check_key(path), lambda stop: self._write(path, view, stop, replace=False))
 
-    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
-        return await run_blocking(check_key(path), lambda stop: self._read(path, start, length, stop))
+        return await run_blocking(check_key(path), lambda stop: self._read(path, start, length, etag, stop))
 
     async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
         """Fill the buffer from ``start``: straight into it if it is aligned, in parallel if it is large."""
@@ -182,10 +191,12 @@ class LocalStorage:
         finally:
             file.close()
 
-    def _read(self, path: str, start: int, length: int | None, stop: threading.Event) -> bytes:
+    def _read(self, path: str, start: int, length: int | None, etag: str | None, stop: threading.Event) -> bytes:
         fd = open_object(self._root, path)
         try:
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            check_etag(path, etag, etag_of(status), backend=BACKEND)
+            size = status.st_size
             end = size if length is None else start + length
             check_end(path, max(start, end), size, backend=BACKEND)
             if end - start < DIRECT_READ_BYTES:

@@ -161,10 +161,10 @@ class ObjectStorage:
             else:
                 return
 
-    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
-        return await read_bytes(self._ref(path), start, length)
+        return await read_bytes(self._ref(path), start, length, etag)
 
     async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
         """Fill the buffer from ``start`` with parallel requests, all of them of one version of the object."""
