@@ -146,15 +146,23 @@ class Run:
     # The loop
 
     def steps(
-        self, state: State, dataset: RunDataset | None = None, *, epochs: int = 1, until: int | None = None
+        self,
+        state: State,
+        dataset: RunDataset | None = None,
+        *,
+        epochs: int = 1,
+        until: int | None = None,
+        recover: bool = True,
     ) -> Iterator[Step]:
         """Restore, and yield step after step until the epochs, or ``until`` so many steps, are over; then save.
 
         A change of the membership is handled here: whatever was done since the last checkpoint is void, and steps are
-        yielded again from there. Put the work of a step into ``with step:``, which ends early when that happens.
+        yielded again from there. Put the work of a step into ``with step:``, which ends early when that happens. With
+        ``recover=False`` Reconfigure is raised instead: for what cannot change its membership and is started again as a
+        whole, such as DDP under torchrun.
         """
         self._heed_sigterm()
-        return go_through(self, state, dataset, epochs=epochs, until=until)
+        return go_through(self, state, dataset, epochs=epochs, until=until, recover=recover)
 
     def step(self, number: int | None = None, **metrics: float) -> None:
         """Say that a step is done: the safe point, where Reconfigure is raised and the next save is agreed on."""

@@ -51,7 +51,9 @@ class Step:
         return f"Step({self.number}, epoch {self.epoch})"
 
 
-def go_through(run: Run, state: State, dataset: RunDataset | None, *, epochs: int, until: int | None) -> Iterator[Step]:
+def go_through(
+    run: Run, state: State, dataset: RunDataset | None, *, epochs: int, until: int | None, recover: bool
+) -> Iterator[Step]:
     """Yield steps until the data, or the number of steps, is over, in as many generations as that takes."""
     if dataset is None and until is None:
         raise ValueError("run.steps(state) needs a dataset, or until=<number of steps>")
@@ -60,6 +62,8 @@ def go_through(run: Run, state: State, dataset: RunDataset | None, *, epochs: in
         try:
             yield from _go_on(run, state, dataset, epochs=epochs, until=until)
         except Reconfigure as error:
+            if not recover:
+                raise
             log.info("%s", error)
             continue
         return
