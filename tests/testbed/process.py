@@ -12,20 +12,13 @@ import time
 from typing import TYPE_CHECKING
 
 from scripts.parts import find_program
+from strata.run.process import DIE_WITH_PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 READY_TIMEOUT_S = 30
-
-# Becomes the program, with a death signal set; a parent that died before it was set is noticed by its pid.
-DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def free_ports(count: int) -> list[int]:

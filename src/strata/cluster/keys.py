@@ -15,6 +15,7 @@ from strata.cluster.replies import KeyValue
 from strata.errors import BadCommandError, QuotaExceededError
 
 MAX_VALUE_BYTES = 256 << 10
+MAX_TOTAL_BYTES = 16 << 20
 MAX_KEY_LENGTH = 256
 
 
@@ -59,6 +60,9 @@ class Keys:
                 return KeyValue(is_set=True)
             if entry is None and len(self._entries) >= self._max_keys:
                 raise QuotaExceededError("keys in one job", limit=self._max_keys)
+            others = (each.value for key, each in self._entries.items() if key != command.key)
+            if sum(map(len, others)) + len(command.value) > MAX_TOTAL_BYTES:
+                raise QuotaExceededError("bytes in the keys of one job", limit=MAX_TOTAL_BYTES)
             self._entries[command.key] = entry = wanted
         elif entry is None:
             return KeyValue(is_set=not command.value)

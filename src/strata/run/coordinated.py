@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,9 +13,8 @@ from typing import Any, TypeVar
 
 from strata.client.client import Client
 from strata.client.connection import parse_address
-from strata.client.keys import get_key, set_key
 from strata.cluster import commands as c
-from strata.cluster.replies import Hand, Reply
+from strata.cluster.replies import Hand, KeyValue, Reply
 from strata.data.dataset import Plan
 from strata.data.dealer import Dealer
 from strata.errors import (
@@ -64,6 +64,7 @@ class CoordinatedTeam:
         self._job_id = job_id
         self._world_size = world_size
         self._timeout_s = timeout_s
+        self._writer = uuid.uuid4().hex
         self._is_closed = False
         self._reports = _Reports()
         self.client = Client(url, worker_id, job_id=job_id, preferred_rank=rank)
@@ -125,9 +126,16 @@ class CoordinatedTeam:
             ),
             timeout_s=self._timeout_s,
         )
-        key = f"dataset/{params.dataset_id}"
-        found = set_key(self._url, self._job_id, key, fingerprint.encode(), token=0)
-        if found.value != fingerprint.encode() and get_key(self._url, self._job_id, key).value != fingerprint.encode():
+        known = c.SetKey(
+            job_id=self._job_id,
+            key=f"dataset/{params.dataset_id}",
+            value=fingerprint.encode(),
+            token=0,
+            writer=self._writer,
+        )
+        found = self.client.ask(known, timeout_s=self._timeout_s)
+        assert isinstance(found, KeyValue)
+        if found.value != known.value:
             raise DatasetChangedError(params.dataset_id, url=url)
 
     def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:

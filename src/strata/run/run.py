@@ -17,7 +17,9 @@ from strata.errors import (
     CheckpointError,
     CheckpointExistsError,
     CheckpointNotFoundError,
+    CheckpointTimeoutError,
     ForeignCheckpointError,
+    JobWaitingError,
     Reconfigure,
     StrataError,
 )
@@ -31,6 +33,8 @@ from strata.run.team import Seat, Team
 log = logging.getLogger(__name__)
 
 MEET_TIMEOUT_S = 300.0
+# So long does a worker that fails wait for its last save: it may be the only one that can still be made durable.
+ABANDON_S = 10.0
 # How often what the model has seen is reported, and about how often the workers agree on when to save.
 REPORT_S = 1.0
 AGREE_S = 1.0
@@ -121,7 +125,7 @@ class Run:
                 self._team.check(seat)
                 if restored.job_id not in ("", self.job_id):
                     raise ForeignCheckpointError(restored.step, found=restored.job_id, expected=self.job_id)
-            except Reconfigure as error:
+            except (Reconfigure, JobWaitingError) as error:
                 log.info("restoring again: %s", error)
                 continue
             except CheckpointError:
@@ -226,8 +230,8 @@ class Run:
         assert self._saved is not None
         self._saved.result(MEET_TIMEOUT_S)
 
-    def close(self) -> None:
-        """Wait for pending saves, say what was seen since, and leave the job."""
+    def close(self, *, timeout_s: float = MEET_TIMEOUT_S) -> None:
+        """Say what was seen last, wait for pending saves, and leave the job."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -236,7 +240,9 @@ class Run:
         except StrataError as error:
             log.debug("what was seen last was not reported: %s", error)
         try:
-            self.checkpoints.close(MEET_TIMEOUT_S)
+            self.checkpoints.close(timeout_s)
+        except CheckpointTimeoutError as error:
+            log.warning("left before its last save was committed: %s", error)
         finally:
             for dataset in self._datasets.values():
                 dataset.close()
@@ -248,7 +254,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(timeout_s=MEET_TIMEOUT_S if error is None else ABANDON_S)
 
     def __repr__(self) -> str:
         return f"Run({self.job_id}/{self.worker_id}: rank {self.rank} of {self.world_size}, step {self.step_number})"

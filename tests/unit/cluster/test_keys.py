@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strata.cluster import Limits
 from strata.cluster import commands as c
-from strata.cluster.keys import MAX_KEY_LENGTH, MAX_VALUE_BYTES
+from strata.cluster.keys import MAX_KEY_LENGTH, MAX_TOTAL_BYTES, MAX_VALUE_BYTES
 from strata.cluster.replies import KeyValue
 from strata.errors import BadCommandError, QuotaExceededError, UnknownJobError
 from tests.unit.cluster.conftest import LIMITS, Bench
@@ -80,6 +80,15 @@ def test_what_is_too_large_or_too_many_is_refused() -> None:
     with pytest.raises(QuotaExceededError, match="2 keys in one job"):
         put(bench, b"x", 0, key="third")
     assert put(bench, b"y", 1, key="second").is_set
+
+
+def test_all_keys_together_are_bounded(bench: Bench) -> None:
+    count = MAX_TOTAL_BYTES // MAX_VALUE_BYTES
+    for number in range(count):
+        put(bench, b"x" * MAX_VALUE_BYTES, 0, key=str(number))
+    with pytest.raises(QuotaExceededError, match="bytes in the keys"):
+        put(bench, b"x", 0, key="more")
+    assert put(bench, b"y" * MAX_VALUE_BYTES, 1, key="0").is_set
 
 
 def test_asking_for_a_key_founds_no_job(bench: Bench) -> None:
