@@ -28,6 +28,7 @@ class Workers:
 
     def __init__(self, stack: ExitStack, folder: Path, url: str, order: str) -> None:
         self._stack = stack
+        self._folder = folder
         self._url = url
         self._command = [sys.executable, "-m", "tests.testbed.counting_worker", str(folder), order]
         self._command += [str(EPOCHS), "0.02"]
@@ -35,10 +36,10 @@ class Workers:
 
     def start(self, name: str) -> None:
         environment = {**os.environ, "COORDINATOR_URL": self._url, "WORKER_ID": name}
-        process = subprocess.Popen(
-            self._command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self._stack.callback(process.wait)
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = self._stack.enter_context(
+                subprocess.Popen(self._command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            )
         self._stack.callback(process.kill)
         self.processes[name] = process
 
@@ -55,8 +56,8 @@ class Workers:
 
     def end(self) -> None:
         for name, process in self.processes.items():
-            _, errors = process.communicate(timeout=50)
-            assert process.returncode == 0, f"{name}: {errors}"
+            process.communicate(timeout=90)
+            assert process.returncode == 0, (self._folder / f"{name}.log").read_text()
 
 
 def write_numbers(folder: Path) -> None:
