@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
+BARRIER_TIMEOUT_S = 300.0
+
 
 class WorkerState(StrEnum):
     """Where a worker is in its life; :data:`strata.cluster.membership.TRANSITIONS` says what may follow what."""
@@ -112,7 +114,7 @@ class ArriveAtBarrier(FencedCommand):
     durable: ClassVar[bool] = False
     name: str
     expected: int | None = None
-    timeout_s: float = 300.0
+    timeout_s: float = BARRIER_TIMEOUT_S
     payload: bytes | None = None
 
 
