@@ -240,20 +240,32 @@ class Load:
         return figures
 
     def _cpu(self) -> tuple[float, float]:
-        fields = Path(f"/proc/{self._server_pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), time.process_time()
+        return cpu_s(self._server_pid), time.process_time()
 
     def _figures(self, operations: int, started: float, server: float, client: float) -> dict[str, float]:
         elapsed = time.perf_counter() - started
         server_after, client_after = self._cpu()
-        latencies = sorted(self._latencies)
-        return {
-            "per_second": operations / elapsed,
-            "p50_ms": latencies[len(latencies) // 2] * 1_000,
-            "p99_ms": latencies[min(len(latencies) - 1, int(len(latencies) * 0.99))] * 1_000,
-            "server_cpu": (server_after - server) / elapsed,
-            "client_cpu": (client_after - client) / elapsed,
-        }
+        return figures(operations, self._latencies, elapsed, server_after - server, client_after - client)
+
+
+def cpu_s(pid: int) -> float:
+    """Return how much processor time a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def figures(
+    operations: int, latencies: list[float], elapsed: float, server_cpu_s: float, client_cpu_s: float
+) -> dict[str, float]:
+    """Return what work came to: its rate, its latencies, and the processors that server and client had for it."""
+    ordered = sorted(latencies)
+    return {
+        "per_second": operations / elapsed,
+        "p50_ms": ordered[len(ordered) // 2] * 1_000,
+        "p99_ms": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1_000,
+        "server_cpu": server_cpu_s / elapsed,
+        "client_cpu": client_cpu_s / elapsed,
+    }
 
 
 def main() -> None:
