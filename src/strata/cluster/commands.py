@@ -12,6 +12,8 @@ from typing import ClassVar
 
 from strata.sharding import DataOrder
 
+BARRIER_TIMEOUT_S = 300.0
+
 
 class WorkerState(StrEnum):
     """Where a worker is in its life; :data:`strata.cluster.membership.TRANSITIONS` says what may follow what."""
@@ -114,7 +116,7 @@ class ArriveAtBarrier(FencedCommand):
     durable: ClassVar[bool] = False
     name: str
     expected: int | None = None
-    timeout_s: float = 300.0
+    timeout_s: float = BARRIER_TIMEOUT_S
     payload: bytes | None = None
 
 
