@@ -110,6 +110,18 @@ def test_epochs_differ_when_the_loader_is_told_the_epoch() -> None:
     assert sorted(first) == sorted(second)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_workers_that_persist_go_on_to_the_next_epoch_by_themselves(order: str) -> None:
+    from torch.utils.data import DataLoader
+
+    from strata.integrations.torch_data import TorchDataset
+
+    loader = DataLoader(TorchDataset(opened(order)), batch_size=None, num_workers=2, persistent_workers=True)
+    first, second = ids(loader), ids(loader)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(203))
+
+
 def test_a_dataset_of_several_ranks_that_was_iterated_is_not_split_among_workers() -> None:
     dataset = opened("sticky", rank=0, world_size=2)
     next(iter(dataset))

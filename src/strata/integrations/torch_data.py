@@ -30,14 +30,14 @@ class TorchDataset(IterableDataset[Batch]):
         self._part: Dataset | None = None
         # In a worker: its part of this iteration is done, while others may still have some of theirs.
         self._has_ended = False
+        self._begins_ended = False
 
     def __iter__(self) -> Iterator[Batch]:
         part = self._mine()
-        if self._has_ended:
-            self._has_ended = False
-            return
-        yield from part
-        self._has_ended = part is not self._dataset
+        self._has_ended, self._begins_ended = self._begins_ended, False
+        if not self._has_ended:
+            yield from part
+            self._has_ended = part is not self._dataset
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
@@ -46,12 +46,12 @@ class TorchDataset(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this process's part; a StatefulDataLoader gathers those of its workers."""
         # As text, because torchdata compares states field by field and knows no field that goes away.
-        return {"strata": json.dumps(self._mine().state_dict()), "ended": self._has_ended}
+        return {"strata": json.dumps(self._mine().state_dict()), "ended": self._has_ended or self._begins_ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where the state was taken: by the same part, or, if it was merged, by all."""
         self._mine().load_state_dict(json.loads(state["strata"]))
-        self._has_ended = state["ended"]
+        self._begins_ended = state["ended"]
 
     def _mine(self) -> Dataset:
         """The part of the work that is done in this process."""
