@@ -30,6 +30,11 @@
     │   ├── UnknownJobError             no job of that name
     │   ├── StaleIncarnationError       the sender was replaced or declared dead: register again
     │   ├── StaleGenerationError        the membership changed since: rejoin
+    │   ├── DuplicateWorkerError        another process has joined under this name
+    │   ├── ProtocolMismatchError       the coordinator is of another version
+    │   ├── WorldSizeError              started for another number of workers than the job needs
+    │   ├── DatasetChangedError         the files are not those that the job began with
+    │   ├── Reconfigure                 the membership changed: restore and go on
     │   ├── IllegalTransitionError      a state cannot follow the one before
     │   ├── JobFullError                the job has as many workers as it may
     │   ├── JobWaitingError             the job has not yet as many workers as it needs
@@ -49,7 +54,9 @@
     │   ├── MixedFormatsError        files of several formats are not one dataset
     │   ├── SchemaMismatchError      two files of one dataset have different columns
     │   ├── CorruptFileError         a file is not what its format says
-    │   └── StaleIndexError          files changed since the index was made
+    │   ├── StaleIndexError          files changed since the index was made
+    │   ├── PositionMismatchError    a data position is of another dataset, or of other settings
+    │   └── TransformProcessError    a process that transforms batches died
     └── CheckpointError     a checkpoint cannot be made, found or restored as asked
         ├── UnsavableStateError         the state holds what no checkpoint can keep      (also a TypeError)
         ├── CheckpointExistsError       the step is committed already
@@ -59,6 +66,7 @@
         ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
         ├── CheckpointBusyError         as many saves are pending as may be
         ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
+        ├── CheckpointAbortedError      not every worker could do its part, so it was given up
         ├── IncompleteCheckpointError   parts are missing, so there is nothing to commit
         └── ConflictingPartsError       parts say different things about one leaf or tensor
 
@@ -289,6 +297,69 @@ class StaleIncarnationError(ClusterError):
         )
 
 
+class DuplicateWorkerError(ClusterError):
+    """Another process has joined under this worker's name, and the newest counts."""
+
+    def __init__(self, job_id: str, worker_id: str) -> None:
+        self.job_id = job_id
+        self.worker_id = worker_id
+        super().__init__(
+            f"another process has joined job {job_id!r} as worker {worker_id!r}, so this one is out; give each worker "
+            "its own WORKER_ID (strata run: --name), or end the older process"
+        )
+
+
+class ProtocolMismatchError(ClusterError):
+    """The coordinator speaks another version of the contract."""
+
+    def __init__(self, address: str, *, theirs: int, ours: int) -> None:
+        self.address = address
+        self.theirs = theirs
+        self.ours = ours
+        older = "coordinator" if theirs < ours else "worker"
+        super().__init__(
+            f"the coordinator at {address} speaks version {theirs} of the contract and this worker {ours}; "
+            f"update Strata on the {older}"
+        )
+
+
+class WorldSizeError(ClusterError):
+    """A worker was started for another number of workers than its job needs."""
+
+    def __init__(self, job_id: str, *, given: int, needed: int) -> None:
+        self.job_id = job_id
+        self.given = given
+        self.needed = needed
+        super().__init__(
+            f"this worker was started with WORLD_SIZE={given}, but job {job_id!r} needs {needed} workers to run; start "
+            "all workers with the same WORLD_SIZE, or lower the job's minimum"
+        )
+
+
+class DatasetChangedError(ClusterError):
+    """A dataset is not the one that the job began with."""
+
+    def __init__(self, dataset_id: str, *, url: str) -> None:
+        self.dataset_id = dataset_id
+        self.url = url
+        super().__init__(
+            f"the files of dataset {dataset_id!r} ({url}) are not those that this job began with, so its data position "
+            "means nothing in them; bring the old files back, or use another job id or dataset name"
+        )
+
+
+class Reconfigure(ClusterError):  # noqa: N818 - it is news, and no failure
+    """The membership of the job changed: what was done since the last checkpoint is void; restore and go on."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        self.generation = generation
+        self.reason = reason
+        super().__init__(
+            f"generation {generation} is over: {reason or 'the membership changed'}; call run.restore(state) and go "
+            "on, or loop over run.steps(state), which does"
+        )
+
+
 class StaleGenerationError(ClusterError):
     """The command belongs to a membership that is no more."""
 
@@ -347,13 +418,16 @@ class QuotaExceededError(ClusterError):
 
 
 class OutOfOrderError(ClusterError):
-    """A report came before the one that precedes it."""
+    """A report or a ticket came before the one that precedes it."""
 
-    def __init__(self, worker_id: str, *, expected: int, sent: int) -> None:
+    def __init__(self, worker_id: str, *, what: str, expected: int, sent: int) -> None:
         self.worker_id = worker_id
+        self.what = what
         self.expected = expected
         self.sent = sent
-        super().__init__(f"worker {worker_id!r} sent report {sent} before report {expected}; send them in order")
+        super().__init__(
+            f"worker {worker_id!r} sent {what} {sent} where {what} {expected} was to come; send them in order"
+        )
 
 
 class RestoreTooLateError(ClusterError):
@@ -536,6 +610,31 @@ class StaleIndexError(DataError):
         super().__init__(
             f"{_shorten(path)} {problem} since {_shorten(url)} was indexed; put the file back as it was, or run "
             "'strata data index' again: data positions that were saved before belong to the old files"
+        )
+
+
+class PositionMismatchError(DataError):
+    """A saved position means nothing here: what it depends on is not what it was."""
+
+    def __init__(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
+        self.saved = saved
+        self.here = here
+        differ = [name for name in here if saved.get(name) != here[name]]
+        told = ", ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in differ)
+        super().__init__(
+            f"the data position cannot be loaded: {told}; open the dataset with what it was saved with, or begin anew"
+        )
+
+
+class TransformProcessError(DataError):
+    """A process that transforms batches died, so the batches that it had will not come."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        super().__init__(
+            f"one of the {processes} processes that transform batches died: it was killed (is there enough memory?), "
+            "the transform ended it, or the main script has no 'if __name__ == \"__main__\":'; iterate again to go on "
+            "from the last batch that was delivered"
         )
 
 
@@ -756,12 +855,26 @@ class CheckpointBusyError(CheckpointError):
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
     """A save or restore did not end in the time given; it goes on."""
 
-    def __init__(self, what: str, *, phase: str, timeout_s: float) -> None:
+    def __init__(self, what: str, *, phase: str, timeout_s: float, waits_for: Iterable[str] = ()) -> None:
         self.what = what
         self.phase = phase
         self.timeout_s = timeout_s
+        self.waits_for = list(waits_for)
+        whom = f", waiting for {', '.join(self.waits_for[:5])}" if self.waits_for else ""
         super().__init__(
-            f"{what} is still {phase} after {timeout_s:g} s; it goes on: wait longer, or look at the store"
+            f"{what} is still {phase}{whom} after {timeout_s:g} s; it goes on: wait longer, or look at the "
+            f"{'workers' if whom else 'store'}"
+        )
+
+
+class CheckpointAbortedError(CheckpointError):
+    """A checkpoint of several workers was given up; none of it is listed, and older ones stay."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step = step
+        self.reason = reason
+        super().__init__(
+            f"the checkpoint of step {step} was given up: {reason}; training goes on, and a later step can be saved"
         )
 
 

@@ -12,6 +12,7 @@ from strata.errors import (
     BadCommandError,
     BarrierCancelledError,
     BarrierTimeoutError,
+    CheckpointAbortedError,
     CheckpointBusyError,
     CheckpointExistsError,
     CheckpointNotFoundError,
@@ -25,9 +26,11 @@ from strata.errors import (
     CorruptObjectError,
     DamagedCheckpointError,
     DamagedRecordError,
+    DatasetChangedError,
     DatasetConflictError,
     DatasetExistsError,
     DatasetNotFoundError,
+    DuplicateWorkerError,
     GenerationChangedError,
     IllegalTransitionError,
     IncompleteCheckpointError,
@@ -48,7 +51,10 @@ from strata.errors import (
     OutOfOrderError,
     PayloadTooLargeError,
     PortTakenError,
+    PositionMismatchError,
+    ProtocolMismatchError,
     QuotaExceededError,
+    Reconfigure,
     RestoreTooLateError,
     SchemaMismatchError,
     StaleGenerationError,
@@ -60,6 +66,7 @@ from strata.errors import (
     StoragePermissionError,
     StorageUnavailableError,
     StrataError,
+    TransformProcessError,
     UnknownDataFormatError,
     UnknownDatasetError,
     UnknownFormatError,
@@ -67,6 +74,7 @@ from strata.errors import (
     UnknownWorkerError,
     UnsafeStoreError,
     UnsavableStateError,
+    WorldSizeError,
 )
 
 SAMPLES = [
@@ -94,13 +102,18 @@ SAMPLES = [
     JournalUnavailableError("/state", "disk is full"),
     JournalDamagedError("/state", "entry 7 is missing"),
     UnknownJobError("llm", known=["default"]),
+    DuplicateWorkerError("llm", "w1"),
+    ProtocolMismatchError("host:50051", theirs=2, ours=1),
+    WorldSizeError("llm", given=2, needed=4),
+    DatasetChangedError("imagenet", url="s3://b/d"),
+    Reconfigure(7, "w1 failed: lease ended"),
     StaleIncarnationError("w1", "i7", state="failed"),
     StaleGenerationError("w1", sent=3, current=4),
     IllegalTransitionError("w1", current="failed", wanted="training"),
     JobFullError("llm", "w9", max_workers=8),
     JobWaitingError("llm", missing=2, min_workers=8),
     QuotaExceededError("jobs", limit=10),
-    OutOfOrderError("w1", expected=2, sent=4),
+    OutOfOrderError("w1", what="report", expected=2, sent=4),
     RestoreTooLateError("w1", generation=4),
     CommitPendingError("llm", 100),
     StepTakenError("llm", 100),
@@ -115,6 +128,8 @@ SAMPLES = [
     SchemaMismatchError("a.parquet", "b.parquet", "column 'x' is only in the first"),
     CorruptFileError("a.parquet", "bad page", kind="parquet", part="row group 3", offset=4096),
     StaleIndexError("/data", "/data/a.parquet", "was written again"),
+    PositionMismatchError({"seed": 1}, {"seed": 2}),
+    TransformProcessError(4),
     UnsavableStateError("model.hook", "function", "cannot be kept in a checkpoint"),
     CheckpointExistsError(100, path="default/checkpoints/step_100"),
     CheckpointNotFoundError(100, path="default/checkpoints", known=[50]),
@@ -123,6 +138,7 @@ SAMPLES = [
     StateMismatchError(100, "model.w", "it has another shape"),
     CheckpointBusyError(100, pending=["step 50 (writing)"], waited_s=1.5),
     CheckpointTimeoutError("saving step 100", phase="writing", timeout_s=5),
+    CheckpointAbortedError(100, "w failed: lease ended"),
     IncompleteCheckpointError(100, "part 2 of 2 is missing", missing=[2]),
     ConflictingPartsError(100, "lr", "parts 1 and 2 differ"),
 ]
@@ -148,7 +164,7 @@ def test_every_error_stands_in_the_drawn_tree_below_its_parent() -> None:
     drawn = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        name = next((word for word in line.split() if word.endswith("Error")), None)
+        name = next((word for word in line.split() if word.endswith(("Error", "Reconfigure"))), None)
         if name is None or line.strip(" │├└─").split()[0] != name:
             continue
         depth = line.index(name) // 4

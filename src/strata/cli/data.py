@@ -1,4 +1,4 @@
-"""``strata data``: index, inspect, preview and prepare datasets, on local paths and URLs."""
+"""``strata data``: index, inspect, preview, prepare and audit datasets, on local paths and URLs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strata.cli.audit import audit_data
 from strata.cli.output import AsJson, print_json, print_table
 from strata.cli.progress import show_bytes, show_rows
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from strata.data.rows import DatasetRows
 
 app = typer.Typer(
-    help="Index, inspect, preview and prepare datasets.",
+    help="Index, inspect, preview, prepare and audit datasets.",
     epilog="Formats: parquet, arrow, csv, jsonl, tfrecord, webdataset, numpy, tokens. See docs/data.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+app.command("audit", epilog="Example: strata data audit default imagenet --epoch 3")(audit_data)
 
 Url = Annotated[
     str, typer.Argument(help="A directory, a file, or a pattern; local or s3://, gs://, az://.", metavar="URL")
