@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
 
+    from strata.data.files import ByteFile
     from strata.data.formats.protocol import FileMeta, Reader
     from strata.data.source import Source
     from strata.storage import Storage
@@ -83,6 +86,9 @@ class DatasetRows:
         self._names: tuple[str, ...] = tuple(index.schema.names)
         self._names = self._choose(columns)
         self._memory = BlockMemory(memory_bytes)
+        # Readers of one file share it: one mapping, one decompression.
+        self._files: WeakValueDictionary[int, ByteFile] = WeakValueDictionary()
+        self._files_lock = threading.Lock()
         self._readers = ReaderPool(self._open_reader, limit=OPEN_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,7 +144,8 @@ class DatasetRows:
         for number, low, high in self._split(start, stop):
             base, path = int(self.index.row_starts[number]), self._source.name_of(self.index.files[number].path)
             meta = self.index.meta(number)
-            edges = [int(row) for row in meta.block_rows if low < row < high]
+            first, last = np.searchsorted(meta.block_rows, (low + 1, high))
+            edges = meta.block_rows[first:last].tolist()
             for first, end in zip([low, *edges], [*edges, high], strict=True):
                 found.append(Place(base + first, base + end, path, first))
         return found
@@ -191,7 +198,11 @@ class DatasetRows:
 
     def _open_reader(self, number: int) -> Reader:
         meta = self.index.meta(number)
-        file = open_file(self._source, self.index.files[number], self._cache, data_bytes=meta.data_bytes)
+        with self._files_lock:
+            file = self._files.get(number)
+            if file is None:
+                file = open_file(self._source, self.index.files[number], self._cache, data_bytes=meta.data_bytes)
+                self._files[number] = file
         return self._format.open(file, meta, self.index.schema)
 
 

@@ -7,6 +7,7 @@ long to read as 8 KB of bytes. A column of bytes of one fixed length whose field
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Fiel
     """Return the field of a column whose rows are arrays of this type and shape."""
     if not shape and dtype.kind in "biuf":
         return pa.field(name, pa.from_numpy_dtype(dtype))
-    width = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    width = math.prod(shape) * dtype.itemsize
     return pa.field(name, pa.binary(width), metadata=_describe(np.empty((0, *shape), dtype)))
 
 
@@ -96,7 +97,7 @@ def _view(column: Any, field: pa.Field) -> Any:
 
 
 def _row_bytes(column: npt.NDArray[Any]) -> int:
-    return int(np.prod(column.shape[1:], dtype=np.int64)) * column.dtype.itemsize
+    return math.prod(column.shape[1:]) * column.dtype.itemsize
 
 
 def _as_bytes(column: npt.NDArray[Any]) -> pa.Array:
