@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Decoded blocks kept in memory, and files kept open.
 MEMORY_BYTES = 256 << 20
 OPEN_FILES = 64
+# Arrays of bytes and strings end at 2 GiB; from files of this much, they stay well below.
+STRETCH_BYTES = 256 << 20
 
 
 class Rows(Protocol):
@@ -183,14 +185,23 @@ class DatasetRows:
             is_whole = start <= low and high <= stop
             if is_whole and self._memory.peek((number, block, names)) is None:
                 continue
-            if begin < low:
-                yield self._read_rows(number, begin, low, names)
+            yield from self._read_blocks(number, meta, begin, low, names)
             load = partial(self._read_rows, number, low, high, names)
             columns = self._memory.get((number, block, names), load)
             begin = min(high, stop)
             yield columns.slice(max(start, low) - low, begin - low)
-        if begin < stop:
-            yield self._read_rows(number, begin, stop, names)
+        yield from self._read_blocks(number, meta, begin, stop, names)
+
+    def _read_blocks(
+        self, number: int, meta: FileMeta, start: int, stop: int, names: tuple[str, ...]
+    ) -> Iterator[Columns]:
+        """Yield rows of whole blocks, in stretches that Arrow can hold in one array."""
+        while start < stop:
+            block = int(np.searchsorted(meta.block_rows, start))
+            end = int(np.searchsorted(meta.block_offsets, meta.block_offsets[block] + STRETCH_BYTES))
+            following = meta.rows if end >= len(meta.block_rows) else int(meta.block_rows[max(end, block + 1)])
+            yield self._read_rows(number, start, min(stop, following), names)
+            start = following
 
     def _read_rows(self, number: int, start: int, stop: int, names: tuple[str, ...]) -> Columns:
         with self._readers.lend(number) as reader:
