@@ -177,10 +177,9 @@ class ReportProgress(FencedCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipSamples(FencedCommand):
-    """Samples [start, stop) of a dataset that could not be read and were left out on purpose; progress counts them."""
+    """Samples [start, stop) of a dataset that could not be read and are left out on purpose; progress counts them."""
 
     dataset_id: str
-    epoch: int
     start: int
     stop: int
     reason: str

@@ -350,13 +350,12 @@ class Span(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
 
 class SkipSamples(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "epoch", "start", "stop", "reason")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "start", "stop", "reason")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -365,11 +364,10 @@ class SkipSamples(_message.Message):
     incarnation: str
     generation: int
     dataset_id: str
-    epoch: int
     start: int
     stop: int
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AckPart(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "generation", "step", "epoch", "part", "size_bytes", "digest")
