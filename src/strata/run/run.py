@@ -207,7 +207,7 @@ class Run:
     def is_over_without_data(self, dataset: RunDataset) -> bool:
         """Whether all workers are out of data, now that this one is."""
         self._is_out = True
-        return dataset.is_even or self._is_over or not self._meets()
+        return dataset.is_even or self._is_over or self.world_size == 1 or not self._meets()
 
     def may_leave(self) -> bool:
         """Whether this process was asked to end, and the others know; where they save first, they have."""
