@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ class CoordinatedTeam:
         self._reports = _Reports()
         self.client = Client(url, worker_id, job_id=job_id, preferred_rank=rank)
 
-    def enter(self) -> Seat:
+    def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
         """Return the place in the present generation, when the job has as many workers as it needs."""
         deadline_s = time.monotonic() + self._timeout_s
         gathered_s = time.monotonic() + GATHER_S
@@ -93,6 +94,8 @@ class CoordinatedTeam:
                 return Seat(heard.rank, heard.world_size, heard.generation)
             if told != (told := f"{heard.world_size} of {heard.world_size + missing}"):
                 log.info("job %s waits for its workers: %s are here", self._job_id, told)
+            if is_told_to_stop():
+                raise SystemExit(128 + signal.SIGTERM)
             if time.monotonic() > deadline_s:
                 raise JobWaitingError(self._job_id, missing=missing, min_workers=needed)
             self._pause(deadline_s)

@@ -136,15 +136,19 @@ class RunDataset:
         """Return the position of a run without a coordinator; with one, the coordinator has it."""
         return self._dataset.state_dict()
 
-    def collect(self, step: int) -> None:
-        """Count what was delivered until now as seen by the model of this step."""
+    def collect(self, step: int) -> int:
+        """Count what was delivered until now as seen by the model of this step; return how many samples that are."""
         self._step = step
+        samples = 0
         if self._team.client is not None:
-            self._unreported += self._dataset.delivered()
+            delivered = self._dataset.delivered()
+            samples = sum(int((spans[:, 2] - spans[:, 1]).sum()) for _, spans in delivered)
+            self._unreported += delivered
             for rows in self._dataset.skipped():
                 if rows not in self._told:
                     self._told.add(rows)
                     self._team.skip(self._seat, self.name, rows)
+        return samples
 
     def take_progress(self) -> list[Progress]:
         """Return what was collected since the last call."""

@@ -151,7 +151,7 @@ class Launcher:
             "WORKER_ID": worker_id,
             "RANK": str(rank),
             "LOCAL_RANK": str(local_rank),
-            "WORLD_SIZE": str(plan.world_size),
+            "WORLD_SIZE": str(max(plan.world_size, plan.least)),
         }
         prefix = f"[{rank}] ".encode()
         while not self._stopping.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from strata.data.dataset import Plan
@@ -17,7 +17,7 @@ class LocalTeam:
 
     client = None
 
-    def enter(self) -> Seat:
+    def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
         """Return the only place."""
         return Seat(rank=0, world_size=1, generation=1)
 

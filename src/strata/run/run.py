@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import threading
@@ -54,7 +55,8 @@ class Run:
         self._team = team
         self._cadence = cadence
         self._datasets: dict[str, RunDataset] = {}
-        self._seat = team.enter()
+        self._was_told_to_stop = threading.Event()
+        self._seat = team.enter(self._was_told_to_stop.is_set)
         self._timer = SaveTimer(cadence, world_size=self._seat.world_size, now_s=time.monotonic())
         self._saved: SaveHandle | None = None
         self._restored_step = 0
@@ -66,7 +68,7 @@ class Run:
         self._is_over = False
         self._is_leaving = False
         self._step_s = 0.0
-        self._was_told_to_stop = threading.Event()
+        self._samples = 0.0
         self._heeds_sigterm = False
         self._is_closed = False
         self.job_id = job_id
@@ -118,7 +120,7 @@ class Run:
         """
         while True:
             self._note(WorkerState.RECOVERING)
-            seat = self._team.enter()
+            seat = self._team.enter(self._was_told_to_stop.is_set)
             self._take_seat(seat)
             try:
                 restored = self._load(state)
@@ -171,12 +173,13 @@ class Run:
     def step(self, number: int | None = None, **metrics: float) -> None:
         """Say that a step is done: the safe point, where Reconfigure is raised and the next save is agreed on."""
         self.step_number = self.step_number + 1 if number is None else number
-        for dataset in self._datasets.values():
-            dataset.collect(self.step_number)
+        samples = sum(dataset.collect(self.step_number) for dataset in self._datasets.values())
         now_s = time.monotonic()
         self._step_s = 0.9 * self._step_s + 0.1 * (now_s - self._stepped_s)
+        self._samples = 0.9 * self._samples + 0.1 * samples
         self._stepped_s = now_s
-        self._note(WorkerState.TRAINING, step_s=self._step_s, **metrics)
+        speed = {"step_s": self._step_s, "samples_per_s": self._samples / max(self._step_s, 1e-9)}
+        self._note(WorkerState.TRAINING, **speed, **metrics)
         self._team.check(self._seat)
         if now_s - self._reported_s > REPORT_S:
             self._report_progress()
@@ -201,6 +204,14 @@ class Run:
     def exchange(self, name: str, payload: bytes, *, timeout_s: float = MEET_TIMEOUT_S) -> list[bytes]:
         """Return everyone's payload (up to 1 MiB each) in the order of ranks. A name is used once in a generation."""
         return self._team.exchange(self._seat, f"user/{name}", payload, timeout_s=timeout_s)
+
+    async def barrier_async(self, name: str, *, timeout_s: float = MEET_TIMEOUT_S) -> None:
+        """As :meth:`barrier`, for an event loop."""
+        await asyncio.to_thread(self.barrier, name, timeout_s=timeout_s)
+
+    async def exchange_async(self, name: str, payload: bytes, *, timeout_s: float = MEET_TIMEOUT_S) -> list[bytes]:
+        """As :meth:`exchange`, for an event loop."""
+        return await asyncio.to_thread(self.exchange, name, payload, timeout_s=timeout_s)
 
     # Ending
 
@@ -228,7 +239,12 @@ class Run:
                 return
             self.save(state)
         assert self._saved is not None
-        self._saved.result(MEET_TIMEOUT_S)
+        try:
+            self._saved.result(MEET_TIMEOUT_S)
+        except CheckpointError:
+            # If it was given up because a worker was lost, the others do the last steps again.
+            self._team.check(self._seat)
+            raise
 
     def close(self, *, timeout_s: float = MEET_TIMEOUT_S) -> None:
         """Say what was seen last, wait for pending saves, and leave the job."""

@@ -64,6 +64,8 @@ def go_through(
         except Reconfigure as error:
             if not recover:
                 raise
+            if run.should_stop():
+                return
             log.info("%s", error)
             continue
         return

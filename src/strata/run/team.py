@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -41,8 +41,11 @@ class Team(Protocol):
         """The connection, for those who commit checkpoints over it; None if there is nobody else."""
         ...
 
-    def enter(self) -> Seat:
-        """Return the place in the present generation, when the job has as many workers as it needs."""
+    def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
+        """Return the place in the present generation, when the job has as many workers as it needs.
+
+        A worker that is told to stop while it waits ends its process.
+        """
         ...
 
     def check(self, seat: Seat) -> None:
