@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
@@ -24,21 +22,20 @@ from strata.errors import (
     Reconfigure,
     StrataError,
 )
-from strata.run.agreement import Word, agree, steps_apart
-from strata.run.cadence import Cadence, SaveTimer
+from strata.run.cadence import Cadence
 from strata.run.data import RunDataset
+from strata.run.schedule import MEET_TIMEOUT_S, Schedule
 from strata.run.state import State, has_slices, put_back, spread, to_like, to_tree
 from strata.run.steps import Step, go_through
+from strata.run.stopping import StopSignal
 from strata.run.team import Seat, Team
 
 log = logging.getLogger(__name__)
 
-MEET_TIMEOUT_S = 300.0
 # So long does a worker that fails wait for its last save: it may be the only one that can still be made durable.
 ABANDON_S = 10.0
-# How often what the model has seen is reported, and about how often the workers agree on when to save.
+# How often what the model has seen is reported.
 REPORT_S = 1.0
-AGREE_S = 1.0
 
 
 class Run:
@@ -53,23 +50,15 @@ class Run:
         self, team: Team, checkpoints: CheckpointManager, cadence: Cadence, *, job_id: str, worker_id: str
     ) -> None:
         self._team = team
-        self._cadence = cadence
         self._datasets: dict[str, RunDataset] = {}
-        self._was_told_to_stop = threading.Event()
-        self._seat = team.enter(self._was_told_to_stop.is_set)
-        self._timer = SaveTimer(cadence, world_size=self._seat.world_size, now_s=time.monotonic())
+        self._stop = StopSignal()
+        self._seat = team.enter(self._stop.is_told)
+        self._schedule = Schedule(team, cadence, self._seat)
         self._saved: SaveHandle | None = None
         self._restored_step = 0
         self._reported_s = time.monotonic()
-        self._stepped_s = time.monotonic()
-        self._next_agreement = 0
-        self._is_save_due = False
-        self._is_out = False
-        self._is_over = False
-        self._is_leaving = False
-        self._step_s = 0.0
         self._samples = 0.0
-        self._heeds_sigterm = False
+        self._is_save_due = False
         self._is_closed = False
         self.job_id = job_id
         self.worker_id = worker_id
@@ -110,6 +99,7 @@ class Run:
         if dataset.name in self._datasets:
             raise ValueError(f"this run has a dataset {dataset.name!r} already; give one of them another name")
         self._datasets[dataset.name] = dataset
+        self._schedule.is_uneven |= not dataset.is_even
         return dataset
 
     def restore(self, state: State) -> int:
@@ -120,8 +110,9 @@ class Run:
         """
         while True:
             self._note(WorkerState.RECOVERING)
-            seat = self._team.enter(self._was_told_to_stop.is_set)
-            self._take_seat(seat)
+            self._seat = seat = self._team.enter(self._stop.is_told)
+            self._schedule.enter(seat)
+            self._is_save_due = False
             try:
                 restored = self._load(state)
                 self._team.check(seat)
@@ -167,23 +158,21 @@ class Run:
         ``recover=False`` Reconfigure is raised instead: for what cannot change its membership and is started again as a
         whole, such as DDP under torchrun.
         """
-        self._heed_sigterm()
+        self._stop.heed()
         return go_through(self, state, dataset, epochs=epochs, until=until, recover=recover)
 
     def step(self, number: int | None = None, **metrics: float) -> None:
         """Say that a step is done: the safe point, where Reconfigure is raised and the next save is agreed on."""
         self.step_number = self.step_number + 1 if number is None else number
         samples = sum(dataset.collect(self.step_number) for dataset in self._datasets.values())
-        now_s = time.monotonic()
-        self._step_s = 0.9 * self._step_s + 0.1 * (now_s - self._stepped_s)
+        self._schedule.tick()
+        step_s = self._schedule.step_s
         self._samples = 0.9 * self._samples + 0.1 * samples
-        self._stepped_s = now_s
-        speed = {"step_s": self._step_s, "samples_per_s": self._samples / max(self._step_s, 1e-9)}
-        self._note(WorkerState.TRAINING, **speed, **metrics)
+        self._note(WorkerState.TRAINING, step_s=step_s, samples_per_s=self._samples / max(step_s, 1e-9), **metrics)
         self._team.check(self._seat)
-        if now_s - self._reported_s > REPORT_S:
+        if time.monotonic() - self._reported_s > REPORT_S:
             self._report_progress()
-        self._is_save_due = self._decide(now_s)
+        self._is_save_due = self._schedule.decide(self.step_number, is_leaving=self._stop.is_told())
 
     def should_save(self) -> bool:
         """Whether the state is to be saved after the step that was last said to be done; the same for all workers."""
@@ -194,8 +183,8 @@ class Run:
 
         From the first call on, SIGTERM asks instead of ending the process.
         """
-        self._heed_sigterm()
-        return self._was_told_to_stop.is_set()
+        self._stop.heed()
+        return self._stop.is_told()
 
     def barrier(self, name: str, *, timeout_s: float = MEET_TIMEOUT_S) -> None:
         """Return when all workers are here, or raise who is missing. A name is used once in a generation."""
@@ -217,12 +206,12 @@ class Run:
 
     def is_over_without_data(self, dataset: RunDataset) -> bool:
         """Whether all workers are out of data, now that this one is."""
-        self._is_out = True
-        return dataset.is_even or self._is_over or self.world_size == 1 or not self._meets()
+        self._schedule.is_out = True
+        return dataset.is_even or self._schedule.is_over or self.world_size == 1 or not self._schedule.meets
 
     def may_leave(self) -> bool:
         """Whether this process was asked to end, and the others know; where they save first, they have."""
-        return self.should_stop() and (self._is_leaving or not self._meets())
+        return self.should_stop() and (self._schedule.may_leave or not self._schedule.meets)
 
     def leave(self, state: State) -> None:
         """See the save of the last step through, if all made one, before this worker goes."""
@@ -275,27 +264,6 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.job_id}/{self.worker_id}: rank {self.rank} of {self.world_size}, step {self.step_number})"
 
-    def _heed_sigterm(self) -> None:
-        # Only the main thread may set a handler; in others the process ends as it would.
-        if self._heeds_sigterm or threading.current_thread() is not threading.main_thread():
-            return
-        self._heeds_sigterm = True
-        previous = signal.getsignal(signal.SIGTERM)
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._was_told_to_stop.set()
-            if callable(previous):
-                previous(number, frame)
-
-        signal.signal(signal.SIGTERM, note)
-
-    def _take_seat(self, seat: Seat) -> None:
-        if seat != self._seat:
-            failed = self._team.client is not None and " failed: " in self._team.client.why_changed
-            self._timer.changed_world(seat.world_size, failed=failed, now_s=time.monotonic())
-        self._seat = seat
-        self._is_out = self._is_over = self._is_save_due = False
-
     def _is_current(self, seat: Seat) -> bool:
         try:
             self._team.check(seat)
@@ -323,9 +291,8 @@ class Run:
             dataset.restore(self._seat, restored.cursors)
         self.step_number = self._restored_step = restored.step
         self._saved = None
-        self._next_agreement = restored.step + 1
-        self._timer.restored(restored.step, now_s=time.monotonic())
-        self._stepped_s = self._reported_s = time.monotonic()
+        self._reported_s = time.monotonic()
+        self._schedule.restored(restored.step)
         return restored.step
 
     def _save(self, tree: Any, step: int, metadata: dict[str, Any]) -> SaveHandle:
@@ -336,33 +303,9 @@ class Run:
         epoch = max((dataset.epoch for dataset in self._datasets.values()), default=0)
         generation = None if self._team.client is None else self.generation
         handle = self.checkpoints.save_background(tree, step, epoch, metadata, cursors=cursors, generation=generation)
-        self._timer.saved(step, cost_s=handle.blocked_s, now_s=time.monotonic())
+        self._schedule.saved(step, cost_s=handle.blocked_s)
         self._saved = handle
         return handle
-
-    def _decide(self, now_s: float) -> bool:
-        """Return whether to save now; where that does not follow from the step alone, all agree on it."""
-        is_due = self._timer.is_due(self.step_number, now_s=now_s)
-        if not self._meets():
-            return is_due
-        if self.step_number < self._next_agreement:
-            return is_due and self._cadence.every_steps is not None
-        word = Word(
-            wants_save=is_due,
-            is_leaving=self.should_stop(),
-            is_out=self._is_out,
-            apart=steps_apart(self._step_s, aim_s=AGREE_S),
-        )
-        said = self._team.exchange(self._seat, f"agree/{self.step_number}", word.to_bytes(), timeout_s=MEET_TIMEOUT_S)
-        agreement = agree([Word.from_bytes(each) for each in said])
-        self._next_agreement = self.step_number + agreement.apart
-        self._is_over, self._is_leaving = agreement.is_over, word.is_leaving
-        return agreement.saves
-
-    def _meets(self) -> bool:
-        """Whether the workers must agree on when to save, or on when they are done."""
-        uneven = any(not dataset.is_even for dataset in self._datasets.values())
-        return self._team.client is not None and (self._cadence.every_steps is None or uneven)
 
     def _report_progress(self) -> None:
         progress = [each for dataset in self._datasets.values() for each in dataset.take_progress()]
