@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -37,6 +38,8 @@ def run_demo(
 
     # What it says when a coordinator dies is part of the play, and shown there.
     logging.getLogger("strata.run.standalone").setLevel(logging.ERROR)
+    # SIGTERM ends it as Ctrl-C does: with nothing left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began_s = time.monotonic()
     total = EPOCHS * -(-ROWS // BATCH_SIZE)
     acts = [
