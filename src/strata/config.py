@@ -78,6 +78,12 @@ class Settings(BaseSettings):
         expected="a bucket name of 1 or more characters",
         min_length=1,
     )
+    data_cache_path: Path = _setting(
+        Path("~/.cache/strata/data"), "Where remote and decompressed data is cached.", expected="a path to a directory"
+    )
+    data_cache_bytes: int = _setting(
+        16 << 30, "How many bytes that cache may have.", expected="a whole number, 1 or more", ge=1
+    )
     aws_region: str | None = _setting(
         None, "The region of the bucket.", expected="a region name such as us-east-1", min_length=1
     )

@@ -16,6 +16,7 @@
     │   ├── StoragePermissionError    the store knows us and refuses, or does not know us
     │   ├── StorageFullError          no space left, or a quota is used up
     │   ├── StorageUnavailableError   no usable answer within the attempts and the time allowed
+    │   ├── ObjectChangedError        it was replaced since the version that was asked for
     │   ├── CorruptObjectError        the object is not what was written
     │   ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
     │   └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
@@ -29,6 +30,11 @@
     │   ├── UnknownJobError             no job of that name
     │   ├── StaleIncarnationError       the sender was replaced or declared dead: register again
     │   ├── StaleGenerationError        the membership changed since: rejoin
+    │   ├── DuplicateWorkerError        another process has joined under this name
+    │   ├── ProtocolMismatchError       the coordinator is of another version
+    │   ├── WorldSizeError              started for another number of workers than the job needs
+    │   ├── DatasetChangedError         the files are not those that the job began with
+    │   ├── Reconfigure                 the membership changed: restore and go on
     │   ├── IllegalTransitionError      a state cannot follow the one before
     │   ├── JobFullError                the job has as many workers as it may
     │   ├── JobWaitingError             the job has not yet as many workers as it needs
@@ -41,6 +47,16 @@
     │   ├── BarrierTimeoutError         not everyone came in time
     │   ├── BarrierCancelledError       someone called it off
     │   └── GenerationChangedError      the membership changed while waiting
+    ├── DataError           a dataset cannot be found, understood or read as asked
+    │   ├── DatasetNotFoundError     there are no files to read                     (also a LookupError)
+    │   ├── DatasetExistsError       there is something already where one was to be written
+    │   ├── UnknownDataFormatError   no reader knows these files
+    │   ├── MixedFormatsError        files of several formats are not one dataset
+    │   ├── SchemaMismatchError      two files of one dataset have different columns
+    │   ├── CorruptFileError         a file is not what its format says
+    │   ├── StaleIndexError          files changed since the index was made
+    │   ├── PositionMismatchError    a data position is of another dataset, or of other settings
+    │   └── TransformProcessError    a process that transforms batches died
     └── CheckpointError     a checkpoint cannot be made, found or restored as asked
         ├── UnsavableStateError         the state holds what no checkpoint can keep      (also a TypeError)
         ├── CheckpointExistsError       the step is committed already
@@ -48,6 +64,7 @@
         ├── DamagedCheckpointError      what is stored is not what was saved
         ├── UnknownFormatError          the manifest is of a version that we cannot read
         ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
+        ├── ForeignCheckpointError      the checkpoint was saved by another job
         ├── CheckpointBusyError         as many saves are pending as may be
         ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
         ├── CheckpointAbortedError      not every worker could do its part, so it was given up
@@ -281,6 +298,69 @@ class StaleIncarnationError(ClusterError):
         )
 
 
+class DuplicateWorkerError(ClusterError):
+    """Another process has joined under this worker's name, and the newest counts."""
+
+    def __init__(self, job_id: str, worker_id: str) -> None:
+        self.job_id = job_id
+        self.worker_id = worker_id
+        super().__init__(
+            f"another process has joined job {job_id!r} as worker {worker_id!r}, so this one is out; give each worker "
+            "its own WORKER_ID (strata run: --name), or end the older process"
+        )
+
+
+class ProtocolMismatchError(ClusterError):
+    """The coordinator speaks another version of the contract."""
+
+    def __init__(self, address: str, *, theirs: int, ours: int) -> None:
+        self.address = address
+        self.theirs = theirs
+        self.ours = ours
+        older = "coordinator" if theirs < ours else "worker"
+        super().__init__(
+            f"the coordinator at {address} speaks version {theirs} of the contract and this worker {ours}; "
+            f"update Strata on the {older}"
+        )
+
+
+class WorldSizeError(ClusterError):
+    """A worker was started for another number of workers than its job needs."""
+
+    def __init__(self, job_id: str, *, given: int, needed: int) -> None:
+        self.job_id = job_id
+        self.given = given
+        self.needed = needed
+        super().__init__(
+            f"this worker was started with WORLD_SIZE={given}, but job {job_id!r} needs {needed} workers to run; start "
+            "all workers with the same WORLD_SIZE, or lower the job's minimum"
+        )
+
+
+class DatasetChangedError(ClusterError):
+    """A dataset is not the one that the job began with."""
+
+    def __init__(self, dataset_id: str, *, url: str) -> None:
+        self.dataset_id = dataset_id
+        self.url = url
+        super().__init__(
+            f"the files of dataset {dataset_id!r} ({url}) are not those that this job began with, so its data position "
+            "means nothing in them; bring the old files back, or use another job id or dataset name"
+        )
+
+
+class Reconfigure(ClusterError):  # noqa: N818 - it is news, and no failure
+    """The membership of the job changed: what was done since the last checkpoint is void; restore and go on."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        self.generation = generation
+        self.reason = reason
+        super().__init__(
+            f"generation {generation} is over: {reason or 'the membership changed'}; call run.restore(state) and go "
+            "on, or loop over run.steps(state), which does"
+        )
+
+
 class StaleGenerationError(ClusterError):
     """The command belongs to a membership that is no more."""
 
@@ -339,13 +419,16 @@ class QuotaExceededError(ClusterError):
 
 
 class OutOfOrderError(ClusterError):
-    """A report came before the one that precedes it."""
+    """A report or a ticket came before the one that precedes it."""
 
-    def __init__(self, worker_id: str, *, expected: int, sent: int) -> None:
+    def __init__(self, worker_id: str, *, what: str, expected: int, sent: int) -> None:
         self.worker_id = worker_id
+        self.what = what
         self.expected = expected
         self.sent = sent
-        super().__init__(f"worker {worker_id!r} sent report {sent} before report {expected}; send them in order")
+        super().__init__(
+            f"worker {worker_id!r} sent {what} {sent} where {what} {expected} was to come; send them in order"
+        )
 
 
 class RestoreTooLateError(ClusterError):
@@ -442,6 +525,120 @@ class GenerationChangedError(ClusterError):
         )
 
 
+class DataError(StrataError):
+    """A dataset cannot be found, understood or read as asked."""
+
+
+class DatasetNotFoundError(DataError, LookupError):
+    """There are no files to read at this place."""
+
+    def __init__(self, url: str, problem: str, *, hint: str) -> None:
+        self.url = url
+        self.problem = problem
+        self.hint = hint
+        super().__init__(f"{_shorten(url)}: {problem}; {hint}")
+
+
+class DatasetExistsError(DataError):
+    """There is something already where a dataset was to be written; it was left as it is."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        self.problem = problem
+        super().__init__(f"{_shorten(url)}: {problem}; choose another place, or clear this one yourself")
+
+
+class UnknownDataFormatError(DataError):
+    """No reader knows these files, or the one that was named cannot read them."""
+
+    def __init__(self, path: str, problem: str, *, known: Iterable[str]) -> None:
+        self.path = path
+        self.problem = problem
+        self.known = sorted(known)
+        super().__init__(f"{_shorten(path)}: {problem}; name one of these formats: {', '.join(self.known)}")
+
+
+class MixedFormatsError(DataError):
+    """Files of several formats lie together, so it is not clear which of them are the dataset."""
+
+    def __init__(self, url: str, examples: dict[str, str]) -> None:
+        self.url = url
+        self.examples = examples
+        found = ", ".join(f"{kind} ({_shorten(path)})" for kind, path in sorted(examples.items()))
+        super().__init__(
+            f"{_shorten(url)}: files of several formats lie together: {found}; "
+            "name the format that is meant, or give a pattern such as data/*.parquet"
+        )
+
+
+class SchemaMismatchError(DataError):
+    """Two files of one dataset have different columns, so their rows do not fit together."""
+
+    def __init__(self, first: str, second: str, problem: str) -> None:
+        self.first = first
+        self.second = second
+        self.problem = problem
+        super().__init__(
+            f"{_shorten(first)} and {_shorten(second)} differ in their columns: {problem}; "
+            "write them with one schema, or read them as two datasets"
+        )
+
+
+class CorruptFileError(DataError):
+    """A file is not what its format says; ``part`` and ``offset`` say where, as far as it is known."""
+
+    def __init__(
+        self, path: str, problem: str, *, kind: str, part: str | None = None, offset: int | None = None, hint: str = ""
+    ) -> None:
+        self.path = path
+        self.problem = problem
+        self.kind = kind
+        self.part = part
+        self.offset = offset
+        self.hint = hint or "bring a good copy of the file, or take it out of the dataset and index it again"
+        where = [each for each in (part, None if offset is None else f"byte {offset}") if each]
+        place = f" ({', '.join(where)})" if where else ""
+        super().__init__(f"{_shorten(path)}{place} is not a good {kind} file: {problem}; {self.hint}")
+
+
+class StaleIndexError(DataError):
+    """Files changed since the index was made, so row numbers would not mean what they meant."""
+
+    def __init__(self, url: str, path: str, problem: str) -> None:
+        self.url = url
+        self.path = path
+        self.problem = problem
+        super().__init__(
+            f"{_shorten(path)} {problem} since {_shorten(url)} was indexed; put the file back as it was, or run "
+            "'strata data index' again: data positions that were saved before belong to the old files"
+        )
+
+
+class PositionMismatchError(DataError):
+    """A saved position means nothing here: what it depends on is not what it was."""
+
+    def __init__(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
+        self.saved = saved
+        self.here = here
+        differ = [name for name in here if saved.get(name) != here[name]]
+        told = ", ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in differ)
+        super().__init__(
+            f"the data position cannot be loaded: {told}; open the dataset with what it was saved with, or begin anew"
+        )
+
+
+class TransformProcessError(DataError):
+    """A process that transforms batches died, so the batches that it had will not come."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        super().__init__(
+            f"one of the {processes} processes that transform batches died: it was killed (is there enough memory?), "
+            "the transform ended it, or the main script has no 'if __name__ == \"__main__\":'; iterate again to go on "
+            "from the last batch that was delivered"
+        )
+
+
 class StorageError(StrataError):
     """A store did not do what was asked of it; ``path`` says for which object, ``hint`` what to do."""
 
@@ -505,6 +702,15 @@ class StorageUnavailableError(StorageError):
         self.elapsed_s = elapsed_s
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(f"{problem} ({tries} in {elapsed_s:.1f} s)", path=path, backend=backend, hint=hint)
+
+
+class ObjectChangedError(StorageError):
+    """The object was replaced since the version that was asked for; nothing of the new one was given."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "it was replaced since it was listed", path=path, backend=backend, hint="list it again for its new version"
+        )
 
 
 class CorruptObjectError(StorageError):
@@ -631,6 +837,19 @@ class StateMismatchError(CheckpointError):
         where = _shorten(path) if path else "the state itself"
         super().__init__(
             f"step {step} does not fit `like`: {where}: {problem}; see `strata ckpt show` for what the checkpoint holds"
+        )
+
+
+class ForeignCheckpointError(CheckpointError):
+    """The checkpoint was saved by another job, so its data position is not this one's."""
+
+    def __init__(self, step: int, *, found: str, expected: str) -> None:
+        self.step = step
+        self.found = found
+        self.expected = expected
+        super().__init__(
+            f"step {step} was saved by job {found!r}, and this is job {expected!r}; run with JOB_ID={found} to go on "
+            "with it, or load it with CheckpointManager and begin a job of its own"
         )
 
 

@@ -12,8 +12,10 @@ import pytest
 from strata.cluster import commands as c
 from strata.cluster.barriers import Barriers
 from strata.cluster.commits import Pending
+from strata.cluster.deals import LeasedDeal
 from strata.cluster.ledger import EpochLedger, Ledger
 from strata.cluster.membership import Membership
+from strata.sharding import DataOrder
 from tests.simulation.search import run_seed, run_seeds, shrink
 from tests.simulation.world import FAULTS, ViolationError, World
 
@@ -46,7 +48,7 @@ def test_the_same_seed_gives_the_same_world() -> None:
 @pytest.mark.parametrize("seed", [55_472, 68_808])
 def test_worlds_that_once_failed_hold(seed: int) -> None:
     """A late manifest of a history that was rolled back became the newest checkpoint."""
-    World(seed).run()
+    World(seed, data_order=DataOrder.STICKY).run()
 
 
 def _accept_any_generation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +100,16 @@ def _keep_the_generation_when_a_worker_fails(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Membership, "_change", lazy)
 
 
+def _lease_a_shard_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = LeasedDeal.take
+
+    def careless(self: LeasedDeal, worker_id: str, ticket: int) -> Any:
+        self._next = 0 if worker_id == "w1" and ticket == 1 else self._next
+        return take(self, worker_id, ticket)
+
+    monkeypatch.setattr(LeasedDeal, "take", careless)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _accept_any_generation,
     _cut_at_the_present,
@@ -108,6 +120,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _keep_hands_in_a_new_generation,
     _keep_barriers_in_a_new_generation,
     _keep_the_generation_when_a_worker_fails,
+    _lease_a_shard_twice,
 ]
 
 

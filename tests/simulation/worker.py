@@ -9,10 +9,13 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.replies import Hand, Heard, Registered, RestorePoint
 from strata.errors import CommitPendingError, StaleIncarnationError, StrataError, UnknownJobError, UnknownWorkerError
+from strata.sharding import DataOrder
 from tests.simulation.store import Manifest, Part, StoreError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+Span = tuple[int, int, int]
 
 RETRY_S = 1.0
 HEARTBEAT_S = 2.0
@@ -35,7 +38,11 @@ class Worker:
         self.unreachable_until_s = 0.0
         self.finished = False
         self.generation = 0
+        self.rank = 0
+        self.world_size = 1
         self.step = 0
+        self._ticket = 0
+        self._rest: list[Span] = []
         self._sequence = 0
         self._trained_in = 0
         self._waiting: tuple[int, str, c.JobCommand] | None = None
@@ -100,7 +107,11 @@ class Worker:
                 self._reincarnate()
                 continue
             assert isinstance(registered, Registered), registered
-            self.generation = registered.generation
+            self.generation, self.rank, self.world_size = (
+                registered.generation,
+                registered.rank,
+                registered.world_size,
+            )
             if registered.waits_for == 0:
                 return
             yield "sleep", dataset
@@ -113,15 +124,13 @@ class Worker:
         self._trained_in = self.generation
         point = yield from self._ask_restore_point()
         base_step = None if point.checkpoint is None else point.checkpoint.step
-        hand = yield from self._ask(c.TakeHand, dataset_id="d", epoch=0)
-        assert isinstance(hand, Hand)
-        self.world.dealt(self.generation, self.worker_id, hand.spans)
-        rest = hand.spans.tolist()
+        self._ticket, self._rest = 0, []
+        yield from self._take_hand()
         seen: list[int] = []
         self.step = 0 if base_step is None else base_step
         while True:
             self.step += 1
-            spans, rest = _take(rest, self.world.batch)
+            spans = yield from self._next_batch()
             if spans:
                 self._sequence += 1
                 yield from self._ask(
@@ -132,13 +141,35 @@ class Worker:
                     step=self.step,
                     spans=tuple(spans),
                 )
-                seen += [sample for shard, start, stop in spans for sample in self.world.samples[shard][start:stop]]
-            left = yield from self._meet(f"step-{self.step}", payload=str(sum(b - a for _, a, b in rest)).encode())
+                seen += self.world.samples_of(spans)
+            left = yield from self._meet(f"step-{self.step}", payload=str(len(self._rest)).encode())
             if self.step % SAVE_EVERY == 0 or left == 0:
                 yield from self._save(Part(base_step, tuple(seen)))
             if left == 0:
                 yield from self._finish()
                 return
+
+    def _take_hand(self) -> Generator[tuple[str, c.JobCommand], Any, bool]:
+        """Take the next hand; return whether there was one."""
+        self._ticket += 1
+        hand = yield from self._ask(c.TakeHand, dataset_id="d", epoch=0, ticket=self._ticket)
+        assert isinstance(hand, Hand)
+        self.world.dealt(self.generation, self.worker_id, hand.spans)
+        self._rest += hand.spans.tolist()
+        return len(hand.spans) > 0
+
+    def _next_batch(self) -> Generator[tuple[str, c.JobCommand], Any, list[Span]]:
+        if self.world.dataset["data_order"] is DataOrder.GLOBAL:
+            # The next batch of all workers is cut evenly among them.
+            together, self._rest = _take(self._rest, self.world.batch * self.world_size)
+            total = sum(stop - start for _, start, stop in together)
+            first, last = (total * turn // self.world_size for turn in (self.rank, self.rank + 1))
+            _, mine = _take(together, first)
+            return _take(mine, last - first)[0]
+        spans, self._rest = _take(self._rest, self.world.batch)
+        if not self._rest:
+            yield from self._take_hand()
+        return spans
 
     def _ask_restore_point(self) -> Generator[tuple[str, c.JobCommand], Any, RestorePoint]:
         while True:
@@ -250,13 +281,13 @@ class Worker:
             self._go_on(None)
 
 
-def _take(rest: list[list[int]], count: int) -> tuple[list[tuple[int, int, int]], list[list[int]]]:
+def _take(rest: list[Span], count: int) -> tuple[list[Span], list[Span]]:
     """Take the next samples of a hand; return them and what is left."""
-    taken = []
+    taken: list[Span] = []
     while rest and count:
         shard, start, stop = rest[0]
         end = min(stop, start + count)
         taken.append((shard, start, end))
         count -= end - start
-        rest = [[shard, end, stop], *rest[1:]] if end < stop else rest[1:]
+        rest = [(shard, end, stop), *rest[1:]] if end < stop else rest[1:]
     return taken, rest

@@ -18,7 +18,7 @@ from strata.cluster import Cluster
 from strata.cluster import commands as c
 from strata.cluster.limits import Limits
 from strata.errors import StrataError
-from strata.sharding import EpochOrder, RangeSet, StickyCursor, cursor_from_json, span_positions
+from strata.sharding import DataOrder, DatasetParams, GlobalCursor, RangeSet, cursor_from_json, span_positions
 from strata.sharding.cursor import Spans
 from tests.simulation.store import Manifest, Store
 from tests.simulation.worker import HEARTBEAT_S, Worker
@@ -57,7 +57,9 @@ def _plan_faults(rng: Random) -> list[Fault]:
 class World:
     """One run of one job from a seed; the same seed gives the same run."""
 
-    def __init__(self, seed: int, *, skipped: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, seed: int, *, skipped: frozenset[int] = frozenset(), data_order: DataOrder | None = None
+    ) -> None:
         self.seed = seed
         self.rng = Random(seed)
         # Faults have a chance of their own, so that leaving some out leaves the others as they are.
@@ -74,14 +76,9 @@ class World:
             "shard_size": self.rng.randint(1, 6),
             "shuffle": self.rng.random() < 0.7,
             "seed": seed,
+            "data_order": data_order or list(DataOrder)[seed % len(DataOrder)],
         }
-        self.order = EpochOrder(
-            self.dataset["total_samples"],
-            self.dataset["shard_size"],
-            seed=seed,
-            shuffle=self.dataset["shuffle"],
-        )
-        self.samples = {shard: self.order.samples_of(shard).tolist() for shard in range(self.order.num_shards)}
+        self.order = DatasetParams(**self.dataset).order(epoch=0)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._incarnations = itertools.count(1)
@@ -95,6 +92,7 @@ class World:
         self._announced: set[int] = set()
         self._members_of: dict[int, tuple[tuple[str, str], ...]] = {}
         self._hands: dict[int, dict[str, RangeSet]] = {}
+        self._shared: dict[int, RangeSet] = {}
 
     # The run.
 
@@ -266,19 +264,31 @@ class World:
 
     def _replay(self, start: int, cluster: Cluster) -> Cluster:
         for command, at_s in self._journal[start:]:
-            cluster.apply(command, at_s)
+            try:
+                cluster.apply(command, at_s)
+            except StrataError as error:
+                raise ViolationError(f"what was accepted once is refused on replay: {command}: {error}") from error
         return cluster
 
     # What must hold.
 
+    def samples_of(self, spans: list[tuple[int, int, int]]) -> list[int]:
+        """Return the samples that stand in these rows of a hand."""
+        positions = span_positions(self.order, np.array(spans, dtype=np.int64).reshape(-1, 3))
+        return [sample for start, stop in positions for sample in self.order.samples_at(np.arange(start, stop))]
+
     def dealt(self, generation: int, worker_id: str, spans: Spans) -> None:
-        """A worker was given a hand: nobody else may hold any of it in this generation."""
+        """A worker was given a hand: nobody else may hold any of it in this generation, or all, if global."""
         positions = span_positions(self.order, spans)
+        if self.dataset["data_order"] is DataOrder.GLOBAL:
+            if self._shared.setdefault(generation, positions) != positions:
+                raise ViolationError(f"{worker_id} has another rest of the epoch in generation {generation}")
+            return
         hands = self._hands.setdefault(generation, {})
         for other, held in hands.items():
             if other != worker_id and held.intersection(positions).count:
                 raise ViolationError(f"{worker_id} and {other} hold the same samples in generation {generation}")
-        hands[worker_id] = positions
+        hands[worker_id] = hands.get(worker_id, RangeSet()).union(positions)
 
     def announced(self, step: int) -> None:
         """A worker was told that a checkpoint is committed: it stays for ever."""
@@ -291,13 +301,11 @@ class World:
     def manifest_written(self, manifest: Manifest) -> None:
         """A manifest is in storage: its model has seen exactly what its cursor says, and nothing twice."""
         model = Counter(self.store.model(manifest.step))
-        cursors = [
-            cursor_from_json({k: v for k, v in row.items() if k != "dataset_id"})
-            for row in json.loads(manifest.cursors)
-        ]
         ledger: Counter[int] = Counter()
-        for cursor in cursors:
-            assert isinstance(cursor, StickyCursor)
+        for row in json.loads(manifest.cursors):
+            cursor = cursor_from_json({name: value for name, value in row.items() if name != "dataset"})
+            if isinstance(cursor, GlobalCursor) != (self.dataset["data_order"] is DataOrder.GLOBAL):
+                raise ViolationError(f"step {manifest.step} has the cursor {cursor}")
             for start, stop in cursor.consumed:
                 ledger.update(self.order.samples_at(np.arange(start, stop)).tolist())
         if model != ledger:

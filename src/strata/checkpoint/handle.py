@@ -38,8 +38,8 @@ class CheckpointInfo:
 class SaveHandle:
     """One save under way. All of it may be asked from any thread; ``await handle`` waits on any event loop.
 
-    ``bytes_done`` are bytes that are durable, and ``blocked_s`` is how long the caller was held up. ``waits_for`` are
-    the workers that a checkpoint of several still waits for, as last heard.
+    ``bytes_done`` went to storage and are durable when the save ends, and ``blocked_s`` is how long the caller was held
+    up. ``waits_for`` are the workers that a checkpoint of several still waits for, as last heard.
     """
 
     def __init__(self, step: int) -> None:
@@ -76,6 +76,10 @@ class SaveHandle:
     def __await__(self) -> Generator[Any, None, CheckpointInfo]:
         # Shielded: who stops waiting does not stop the save.
         return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+
+    def note_bytes(self, done: int) -> None:
+        """Say how many bytes went to storage; from any thread, in any order."""
+        self.bytes_done = max(self.bytes_done, done)
 
     def end(self, info: CheckpointInfo) -> None:
         """Say that the checkpoint is committed, or its part durable; for the manager alone."""

@@ -96,6 +96,7 @@ class Saver:
         image: StagedImage | None = None
         try:
             image = draft.lend(self._pool)
+            image.on_taken = handle.note_bytes
             if not write_behind:
                 draft.fill(self._pool, image)
                 handle.phase = "staged"

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from strata.background import BackgroundLoop
 from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck, Seat
 from strata.client.commits import Commits
-from strata.client.connection import Connection
+from strata.client.connection import Connection, Place, W
 from strata.client.vouching import BEATS_PER_LEASE, Vouching
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect
@@ -72,6 +72,16 @@ class Client:
         return self._connection.generation
 
     @property
+    def place(self) -> Place:
+        """Where the worker stands among the others, as last heard."""
+        return self._connection.place
+
+    @property
+    def why_changed(self) -> str:
+        """Why the generation before this one ended, as far as it was said."""
+        return self._connection.why_changed
+
+    @property
     def transport(self) -> str:
         """What carries the frames now: channel, stream, or nothing."""
         return self._connection.kind
@@ -90,6 +100,14 @@ class Client:
         heard = self.ask(self._connection.beat, timeout_s=timeout_s)
         assert isinstance(heard, Heard)
         return heard
+
+    def note(self, **fields: Any) -> None:
+        """Let the beats in the background say what the worker is doing, without waiting for one."""
+        self._connection.beat = replace(self._connection.beat, **fields)
+
+    def own(self, kind: type[W], **fields: Any) -> W:
+        """Return a command of this worker in its present life."""
+        return self._connection.own(kind, **fields)
 
     def ask(self, command: c.JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error."""

@@ -19,17 +19,19 @@ from urllib.parse import urlsplit
 from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
 from strata.client.vouching import BEATS_PER_LEASE
 from strata.cluster import commands as c
-from strata.cluster.commands import JobCommand
+from strata.cluster.commands import JobCommand, WorkerState
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
 from strata.cluster.replies import Heard, Registered, Reply
 from strata.errors import (
     CoordinatorLostError,
+    DuplicateWorkerError,
     JournalUnavailableError,
     OutboxFullError,
+    ProtocolMismatchError,
     StaleIncarnationError,
     StrataError,
 )
-from strata.wire import convert
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -114,6 +116,8 @@ class Connection:
                 self._on_join()
                 failures = 0
                 await self._serve()
+                if self._refusal is not None:
+                    return
             except (TransportLostError, JournalUnavailableError) as error:
                 failures += 1
                 log.debug("%s", error)
@@ -143,9 +147,13 @@ class Connection:
         finally:
             self._unanswered.pop(number, None)
 
-    async def meet(self, name: str, **fields: Any) -> BarrierReleased:
-        """Arrive at a barrier and return when it is released, or raise why it will not be."""
-        arrival = self.fenced(c.ArriveAtBarrier, name=name, **fields)
+    async def meet(self, name: str, *, generation: int | None = None, **fields: Any) -> BarrierReleased:
+        """Arrive at a barrier and return when it is released, or raise why it will not be.
+
+        It is a barrier of ``generation``, or of the one that is known now.
+        """
+        generation = self.generation if generation is None else generation
+        arrival = self.own(c.ArriveAtBarrier, generation=generation, name=name, **fields)
         future = self._meetings.setdefault(name, asyncio.get_running_loop().create_future())
         try:
             while True:
@@ -207,6 +215,8 @@ class Connection:
         if isinstance(reply, StrataError):
             raise reply
         assert isinstance(reply, Registered)
+        if message.registered.protocol != PROTOCOL:
+            raise ProtocolMismatchError(self._address, theirs=message.registered.protocol, ours=PROTOCOL)
         # The coordinator's word at this moment: after it lost its journal, generations begin anew.
         self.registered, self.place = reply, Place(reply.rank, reply.world_size, reply.generation)
         self.generation = reply.generation
@@ -233,7 +243,16 @@ class Connection:
                 pass
             # A new generation may have given this worker another rank: the answer says so.
             self._beat_soon.clear()
-            await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
+            try:
+                await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
+            except StaleIncarnationError as error:
+                if error.state not in (WorkerState.FAILED, WorkerState.LEFT):
+                    # Another process has joined under this name, and the newest counts: a restarted worker must win
+                    # against what is left of its last life.
+                    self._refuse(DuplicateWorkerError(self._worker.job_id, self._worker.worker_id))
+                # Declared dead while it could not be heard: it joins again, over a new connection.
+                await self._drop()
+                return
 
     def _refuse(self, error: StrataError) -> None:
         """Let everyone who waits, and whoever will ask, know why this worker may not be in the job."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
+from strata.sharding import DataOrder
+
 BARRIER_TIMEOUT_S = 300.0
 
 
@@ -136,6 +138,7 @@ class RegisterDataset(JobCommand):
     shard_size: int
     shuffle: bool = False
     seed: int = 0
+    data_order: DataOrder = DataOrder.STICKY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +151,14 @@ class AskRestorePoint(FencedCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeHand(FencedCommand):
-    """Ask for the worker's samples of an epoch; the first one of a generation to ask has what is left dealt."""
+    """Ask for the worker's next samples of an epoch; the first one of a generation to ask has what is left dealt.
+
+    ``ticket`` counts a worker's questions of a generation from 1 on; an empty hand means that there is no more.
+    """
 
     dataset_id: str
     epoch: int
+    ticket: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +173,17 @@ class ReportProgress(FencedCommand):
     epoch: int
     step: int
     spans: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipSamples(FencedCommand):
+    """Samples [start, stop) of a dataset that could not be read and were left out on purpose; progress counts them."""
+
+    dataset_id: str
+    epoch: int
+    start: int
+    stop: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,3 +262,24 @@ class ForgetCheckpoints(JobCommand):
     """Take deleted checkpoints out of the index; the newest stays whatever is asked."""
 
     steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetKey(JobCommand):
+    """Set a small value if its token is still the one given; 0 stands for a key that is not there.
+
+    ``writer`` is new with each call and the same when that call is repeated, so that a lost reply is no lost race.
+    """
+
+    key: str
+    value: bytes
+    token: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetKey(JobCommand):
+    """Ask for a small value and its token."""
+
+    durable: ClassVar[bool] = False
+    key: str

@@ -16,6 +16,7 @@ from strata.cluster.events import (
     GenerationChanged,
     ManifestWanted,
 )
+from strata.cluster.keys import Keys
 from strata.cluster.ledger import Ledger
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
@@ -43,6 +44,7 @@ class Job:
         self.barriers = Barriers(job_id)
         self.commits = Commits()
         self.ledger = Ledger()
+        self.keys = Keys(max_keys=limits.max_keys_per_job)
         # The answer to a heartbeat, by rank: the same until the membership changes.
         self._heard: dict[int, Heard] = {}
         # The checkpoint that the present generation goes on from, once someone has asked.
@@ -148,7 +150,7 @@ class Job:
         """Say where this generation goes on; the first to ask sets the ledger back."""
         self._check_running(command)
         if self._restored is None:
-            if self.ledger.has_hands():
+            if self.ledger.is_dealt():
                 raise RestoreTooLateError(command.worker_id, generation=command.generation)
             writing = [pending.step for pending in self.commits.pending.values() if not pending.is_collecting]
             if writing:
@@ -156,8 +158,8 @@ class Job:
                 # the newest step of a history that nobody continues.
                 raise CommitPendingError(self.job_id, max(writing))
             latest = self.commits.latest()
-            self._restored = (None if latest is None else latest.step,)
             self.ledger.roll_back("[]" if latest is None else latest.cursors)
+            self._restored = (None if latest is None else latest.step,)
             self._say(now_s, None, "rolled back", "to the beginning" if latest is None else f"to step {latest.step}")
         (step,) = self._restored
         return RestorePoint(checkpoint=None if step is None else self.commits.committed[step]), []
@@ -165,13 +167,20 @@ class Job:
     def take_hand(self, command: c.TakeHand, now_s: float) -> Answer:
         """Give a worker its samples."""
         self._check_running(command)
-        workers = self.membership.ids()
-        return Hand(spans=self.ledger.take_hand(command.dataset_id, command.epoch, command.worker_id, workers)), []
+        return Hand(spans=self.ledger.take_hand(command, self.membership.ids())), []
 
     def report_progress(self, command: c.ReportProgress, now_s: float) -> Answer:
         """Note what the model has seen."""
         self._check(command)
         self.ledger.report(command)
+        return Done(), []
+
+    def skip_samples(self, command: c.SkipSamples, now_s: float) -> Answer:
+        """Note what could not be read."""
+        self._check(command)
+        if self.ledger.skip(command):
+            what = f"{command.dataset_id}, epoch {command.epoch}: {command.start} to {command.stop}: {command.reason}"
+            self._say(now_s, command.worker_id, "samples skipped", what)
         return Done(), []
 
     def ack_part(self, command: c.AckPart, now_s: float) -> Answer:
@@ -230,6 +239,14 @@ class Job:
         """Give up a checkpoint that still misses parts."""
         return Done(), self._abort(command.step, command.reason, now_s)
 
+    def set_key(self, command: c.SetKey, now_s: float) -> Answer:
+        """Set a small value, if nobody did since the sender read it."""
+        return self.keys.set(command), []
+
+    def get_key(self, command: c.GetKey, now_s: float) -> Answer:
+        """Say what a key holds."""
+        return self.keys.get(command.key), []
+
     def due(self, *, now_s: float) -> list[c.JobCommand]:
         """Return what time alone demands now, as commands."""
         demands: list[c.JobCommand] = []
@@ -260,6 +277,7 @@ class Job:
             "membership": self.membership.record(),
             "commits": self.commits.record(),
             "ledger": self.ledger.record(),
+            "keys": self.keys.record(),
             "restored": None if self._restored is None else list(self._restored),
         }
 
@@ -268,6 +286,7 @@ class Job:
         self.membership.restore(record["membership"])
         self.commits.restore(record["commits"])
         self.ledger.restore(record["ledger"])
+        self.keys.restore(record.get("keys", []))
         self._restored = None if record["restored"] is None else (record["restored"][0],)
 
     def _check(self, command: c.FencedCommand) -> None:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from strata.cluster.commands import RegisterDataset, ReportProgress
-from strata.errors import DamagedRecordError, OutOfOrderError, UnknownDatasetError
+from strata.cluster.commands import RegisterDataset, ReportProgress, SkipSamples, TakeHand
+from strata.cluster.deals import Deal, LeasedDeal, deal
+from strata.errors import DamagedRecordError, DatasetConflictError, OutOfOrderError, UnknownDatasetError
 from strata.sharding import (
     Assignment,
     DatasetParams,
     EpochOrder,
+    GlobalCursor,
     RangeSet,
     StickyCursor,
     assign,
     cursor_from_json,
 )
 from strata.sharding.cursor import Spans
-from strata.sharding.permutation import Ints
 
 Span = tuple[int, int, int]
+# An audit of an epoch of which little was seen looks up so many samples at a time.
+AUDIT_STRIDE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,15 @@ class Audit:
     """What the model has seen of an epoch: all of it once, or exactly where it has not."""
 
     total_samples: int
-    missing: Ints
-    repeated: Ints
+    missing: RangeSet
+    repeated: RangeSet
+    skipped: RangeSet
+    """What could not be read, and was left out on purpose; it is neither missing nor repeated."""
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether every sample was seen, and none twice."""
-        return len(self.missing) == len(self.repeated) == 0
+        """Whether every sample that could be read was seen, and none twice."""
+        return self.missing.count == self.repeated.count == 0
 
 
 class EpochLedger:
@@ -64,10 +70,12 @@ class EpochLedger:
 
     def add(self, step: int, spans: tuple[Span, ...]) -> None:
         """Note that the model has seen these samples in ``step``; seeing one again is noted too, not hidden."""
+        order = self.order
+        size = order.total_samples if order.window_shards > 1 else order.shard_size
         for shard, start, stop in spans:
-            if not 0 <= shard < self.order.num_shards:
-                raise ValueError(f"shard {shard} of a dataset that has 0 to {self.order.num_shards - 1}")
-            length = min(self.order.shard_size, self.order.total_samples - shard * self.order.shard_size)
+            if not 0 <= shard * size < order.total_samples:
+                raise ValueError(f"shard {shard} of a dataset that has 0 to {-(-order.total_samples // size) - 1}")
+            length = min(size, order.total_samples - shard * size)
             if not 0 <= start <= stop <= length:
                 raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {length}")
         self._later.append((step, spans))
@@ -82,6 +90,13 @@ class EpochLedger:
         self._base, repeated = self._total(before)
         self._repeated = self._repeated.union(repeated)
         self._later = [(at_step, spans) for at_step, spans in self._later if at_step > step]
+
+    def cursor(self, step: int) -> GlobalCursor | StickyCursor:
+        """Return the data position of exactly ``step``."""
+        consumed = self.cut(step)
+        if self.order.window_shards > 1 and consumed == RangeSet([0], [consumed.count]):
+            return GlobalCursor(self.order.epoch, consumed.count)
+        return StickyCursor(self.order.epoch, consumed)
 
     def roll_back(self, consumed: RangeSet) -> None:
         """Forget everything but what a restored checkpoint has seen."""
@@ -99,14 +114,15 @@ class EpochLedger:
     def _total(self, reports: list[tuple[int, tuple[Span, ...]]]) -> tuple[RangeSet, RangeSet]:
         """Return what the base and the reports hold together, and what more than one of them holds."""
         rows = np.array([span for _, spans in reports for span in spans], dtype=np.int64).reshape(-1, 3)
-        begins = self.order.begins_of(self.order.ranks_of(rows[:, 0]))
+        one_space = self.order.window_shards > 1
+        begins = rows[:, 0] if one_space else self.order.begins_of(self.order.ranks_of(rows[:, 0]))
         starts = np.append(self._base.starts, begins + rows[:, 1])
         stops = np.append(self._base.stops, begins + rows[:, 2])
         return RangeSet(starts, stops), RangeSet.covered_twice(starts, stops)
 
 
 class Ledger:
-    """The datasets of a job, its progress in them, and the hands of the present generation."""
+    """The datasets of a job, its progress in them, and what was dealt in the present generation."""
 
     def __init__(self) -> None:
         self.datasets: dict[str, DatasetParams] = {}
@@ -114,8 +130,9 @@ class Ledger:
         self._assignments: dict[str, Assignment] = {}
         # Of the present generation: who owns what, which follows from the above, and what was dealt of it.
         self._assigned: dict[str, Assignment] = {}
-        self._hands: dict[tuple[str, int], dict[str, Spans]] = {}
+        self._deals: dict[tuple[str, int], Deal] = {}
         self._sequences: dict[str, tuple[str, int]] = {}
+        self._skipped: dict[tuple[str, int], RangeSet] = {}
 
     def register(self, command: RegisterDataset) -> DatasetParams | None:
         """Make a dataset known; return the one that is registered, if its parameters differ."""
@@ -125,23 +142,25 @@ class Ledger:
             shard_size=command.shard_size,
             shuffle=command.shuffle,
             seed=command.seed,
+            data_order=command.data_order,
         )
         known = self.datasets.setdefault(command.dataset_id, params)
         return known if known != params else None
 
-    def has_hands(self) -> bool:
+    def is_dealt(self) -> bool:
         """Whether data of this generation was dealt."""
-        return bool(self._hands)
+        return bool(self._deals)
 
-    def take_hand(self, dataset_id: str, epoch: int, worker_id: str, workers: tuple[str, ...]) -> Spans:
+    def take_hand(self, command: TakeHand, workers: tuple[str, ...]) -> Spans:
         """Return a worker's rows (shard, start, stop); what is left is dealt at the first call of a generation."""
-        key = dataset_id, epoch
-        if key not in self._hands:
-            epoch_ledger = self._epoch(dataset_id, epoch)
+        if command.ticket < 1:
+            raise ValueError(f"ticket is {command.ticket}; use 1 or more")
+        dataset_id, epoch = key = command.dataset_id, command.epoch
+        if key not in self._deals:
+            consumed = self._epoch(dataset_id, epoch).consumed
             self._assignments[dataset_id] = assignment = self.assignment(dataset_id, workers)
-            cursor = StickyCursor(epoch, epoch_ledger.consumed)
-            self._hands[key] = cursor.deal(epoch_ledger.order, dataset_id, workers, assignment)
-        return self._hands[key][worker_id]
+            self._deals[key] = deal(self.datasets[dataset_id], epoch, consumed, workers, assignment)
+        return self._deals[key].take(command.worker_id, command.ticket)
 
     def assignment(self, dataset_id: str, workers: tuple[str, ...]) -> Assignment:
         """Return who owns which shard while these workers are present; asking changes nothing that lasts."""
@@ -160,17 +179,30 @@ class Ledger:
         if command.sequence <= last:
             return False
         if command.sequence > last + 1:
-            raise OutOfOrderError(command.worker_id, expected=last + 1, sent=command.sequence)
+            raise OutOfOrderError(command.worker_id, what="report", expected=last + 1, sent=command.sequence)
         self._epoch(command.dataset_id, command.epoch).add(command.step, command.spans)
         self._sequences[command.worker_id] = command.incarnation, command.sequence
         return True
 
+    def skip(self, command: SkipSamples) -> bool:
+        """Note samples that could not be read; return False if that was noted before. A rollback leaves it noted."""
+        order = self._epoch(command.dataset_id, command.epoch).order
+        if not 0 <= command.start < command.stop <= order.total_samples:
+            raise ValueError(f"samples {command.start} to {command.stop} of a dataset that has {order.total_samples}")
+        key = command.dataset_id, command.epoch
+        known = self._skipped.get(key, RangeSet())
+        self._skipped[key] = known.union(RangeSet([command.start], [command.stop]))
+        return self._skipped[key] != known
+
     def cut(self, step: int) -> str:
-        """Return the cursors of exactly ``step``, as the JSON that goes into the manifest."""
+        """Return the cursors of exactly ``step``, as the JSON that goes into the manifest.
+
+        A cursor comes with its dataset's parameters: a position means nothing without them.
+        """
         return json.dumps(
             [
-                {"dataset_id": dataset_id, **StickyCursor(epoch, epoch_ledger.cut(step)).to_json()}
-                for (dataset_id, epoch), epoch_ledger in sorted(self._epochs.items())
+                {"dataset": self.datasets[dataset_id].to_json(), **epoch_ledger.cursor(step).to_json()}
+                for (dataset_id, _), epoch_ledger in sorted(self._epochs.items())
             ],
             separators=(",", ":"),
         )
@@ -182,17 +214,23 @@ class Ledger:
 
     def change_generation(self) -> None:
         """Take all hands back; they are dealt anew when they are asked for."""
-        self._hands.clear()
+        self._deals.clear()
         self._assigned.clear()
 
     def roll_back(self, cursors: str) -> None:
-        """Go back to the cursors of a checkpoint; datasets and epochs that it does not name were not begun."""
+        """Go back to the cursors of a checkpoint; datasets and epochs that it does not name were not begun.
+
+        Datasets that only the checkpoint knows, because the coordinator's own state was lost, become known by it.
+        """
+        datasets: dict[str, DatasetParams] = {}
         restored: dict[tuple[str, int], RangeSet] = {}
-        for row in json.loads(cursors):
-            cursor = cursor_from_json({name: value for name, value in row.items() if name != "dataset_id"})
-            if not isinstance(cursor, StickyCursor):
-                raise DamagedRecordError("cursor", f"dataset {row['dataset_id']!r} has no sticky cursor")
-            restored[row["dataset_id"], cursor.epoch] = cursor.consumed
+        for params, cursor in _read_cursors(cursors):
+            known = self.datasets.get(params.dataset_id, params)
+            if known != params:
+                raise DatasetConflictError(params.dataset_id, registered=repr(known), given=repr(params))
+            datasets[params.dataset_id] = params
+            restored[params.dataset_id, cursor.epoch] = cursor.consumed
+        self.datasets.update(datasets)
         for dataset_id, epoch in restored:
             self._epoch(dataset_id, epoch)
         for key, epoch_ledger in self._epochs.items():
@@ -200,53 +238,70 @@ class Ledger:
 
     def audit(self, dataset_id: str, epoch: int) -> Audit:
         """Say exactly which samples of an epoch the model has not seen, and which it has seen more than once."""
-        epoch_ledger = self._epoch(dataset_id, epoch)
+        epoch_ledger = self._epochs.get((dataset_id, epoch)) or self._new_epoch(dataset_id, epoch)
         order, consumed = epoch_ledger.order, epoch_ledger.consumed
         missing = consumed.complement(order.total_samples)
-        return Audit(order.total_samples, _samples(order, missing), _samples(order, epoch_ledger.repeated))
+        skipped = self._skipped.get((dataset_id, epoch), RangeSet())
+        return Audit(order.total_samples, _samples(order, missing), _samples(order, epoch_ledger.repeated), skipped)
 
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
         return {
-            "datasets": [
-                [p.dataset_id, p.total_samples, p.shard_size, p.shuffle, p.seed] for p in self.datasets.values()
-            ],
+            "datasets": [params.to_json() for params in self.datasets.values()],
             "epochs": [[*key, epoch_ledger.record()] for key, epoch_ledger in sorted(self._epochs.items())],
             "assignments": [a.to_bytes().hex() for _, a in sorted(self._assignments.items())],
-            "hands": [
-                [*key, {worker: spans.tolist() for worker, spans in sorted(hands.items())}]
-                for key, hands in sorted(self._hands.items())
-            ],
+            "deals": [[*key, dealt.record()] for key, dealt in sorted(self._deals.items())],
             "sequences": {worker: list(last) for worker, last in sorted(self._sequences.items())},
+            "skipped": [[*key, skipped.to_runs()] for key, skipped in sorted(self._skipped.items())],
         }
 
     def restore(self, record: dict[str, Any]) -> None:
         """Take over what :meth:`record` returned."""
-        for dataset_id, total_samples, shard_size, shuffle, seed in record["datasets"]:
-            self.datasets[dataset_id] = DatasetParams(
-                dataset_id=dataset_id, total_samples=total_samples, shard_size=shard_size, shuffle=shuffle, seed=seed
-            )
+        for row in record["datasets"]:
+            self.datasets[row["dataset_id"]] = DatasetParams.from_json(row)
         for dataset_id, epoch, row in record["epochs"]:
             self._epoch(dataset_id, epoch).restore(row)
         for data in record["assignments"]:
             assignment = Assignment.from_bytes(bytes.fromhex(data))
             self._assignments[assignment.dataset_id] = assignment
-        for dataset_id, epoch, hands in record["hands"]:
-            self._hands[dataset_id, epoch] = {
-                worker: np.array(rows, dtype=np.int64).reshape(-1, 3) for worker, rows in hands.items()
-            }
+        for dataset_id, epoch, row in record["deals"]:
+            consumed, workers = RangeSet.from_runs(row["consumed"]), tuple(row["workers"])
+            dealt = deal(self.datasets[dataset_id], epoch, consumed, workers, self._assignments[dataset_id])
+            if isinstance(dealt, LeasedDeal):
+                dealt.restore(row)
+            self._deals[dataset_id, epoch] = dealt
         self._sequences = {worker: (incarnation, n) for worker, (incarnation, n) in record["sequences"].items()}
+        self._skipped = {(name, epoch): RangeSet.from_runs(runs) for name, epoch, runs in record["skipped"]}
 
     def _epoch(self, dataset_id: str, epoch: int) -> EpochLedger:
-        if dataset_id not in self.datasets:
-            raise UnknownDatasetError(dataset_id, known=self.datasets)
         key = dataset_id, epoch
         if key not in self._epochs:
-            self._epochs[key] = EpochLedger(self.datasets[dataset_id].order(epoch=epoch))
+            self._epochs[key] = self._new_epoch(dataset_id, epoch)
         return self._epochs[key]
 
+    def _new_epoch(self, dataset_id: str, epoch: int) -> EpochLedger:
+        if dataset_id not in self.datasets:
+            raise UnknownDatasetError(dataset_id, known=self.datasets)
+        return EpochLedger(self.datasets[dataset_id].order(epoch=epoch))
 
-def _samples(order: EpochOrder, positions: RangeSet) -> Ints:
-    """Return the samples at these positions, ascending."""
-    runs = [np.arange(start, stop) for start, stop in positions]
-    return np.sort(order.samples_at(np.concatenate(runs))) if runs else np.empty(0, dtype=np.int64)
+
+def _read_cursors(cursors: str) -> Iterator[tuple[DatasetParams, GlobalCursor | StickyCursor]]:
+    """Return what :meth:`Ledger.cut` wrote, or raise DamagedRecordError."""
+    for row in json.loads(cursors):
+        match row:
+            case {"dataset": params, **cursor}:
+                yield DatasetParams.from_json(params), cursor_from_json(cursor)
+            case _:
+                raise DamagedRecordError("cursor", f"{str(row)[:80]!r} does not name its dataset")
+
+
+def _samples(order: EpochOrder, positions: RangeSet) -> RangeSet:
+    """Return the samples at these positions."""
+    if not order.shuffle:
+        return positions
+    found = RangeSet()
+    for start, stop in positions:
+        for begin in range(start, stop, AUDIT_STRIDE):
+            samples = order.samples_at(np.arange(begin, min(begin + AUDIT_STRIDE, stop)))
+            found = found.union(RangeSet(samples, samples + 1))
+    return found

@@ -43,9 +43,18 @@ class RestorePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """The worker's rows (shard, start, stop) of an epoch, in the order in which to read them."""
+    """Rows (shard, start, stop) of an epoch, in the order in which to read them; if global, of all workers."""
 
     spans: Spans
 
 
-Reply = Done | Registered | Heard | RestorePoint | CommitProgress | Hand
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """What a key holds now; token 0 says nothing. ``is_set``: the command that this answers put it there."""
+
+    value: bytes = b""
+    token: int = 0
+    is_set: bool = False
+
+
+Reply = Done | Registered | Heard | RestorePoint | CommitProgress | Hand | KeyValue

@@ -9,9 +9,9 @@ from __future__ import annotations
 from strata.cluster import commands as c
 from strata.cluster.commands import JobCommand, WorkerState
 from strata.cluster.events import Effect
-from strata.cluster.replies import Done, Heard, Reply
+from strata.cluster.replies import Done, Heard, Registered, Reply
 from strata.errors import StrataError
-from strata.wire import convert
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 
 _STATES = {str(state): state for state in WorkerState} | {"": WorkerState.IDLE}
@@ -51,7 +51,7 @@ def read_command(message: pb.Command) -> JobCommand:
     return convert.command_from_message(message)
 
 
-def write_reply(number: int, reply: Reply | StrataError, *, channel_url: str = "") -> bytes:
+def write_reply(number: int, reply: Reply | StrataError, *, channel_url: str) -> bytes:
     """Return the frame of a reply; one to a registration also says where the channel is."""
     if type(reply) is Done:
         return _number(number, _DONE)
@@ -63,8 +63,9 @@ def write_reply(number: int, reply: Reply | StrataError, *, channel_url: str = "
             content = _heard[reply] = convert.reply_to_message(0, reply).SerializeToString()
         return _number(number, content)
     message = convert.reply_to_message(number, reply)
-    if channel_url:
+    if type(reply) is Registered:
         message.registered.channel_url = channel_url
+        message.registered.protocol = PROTOCOL
     return pb.ServerFrame(reply=message).SerializeToString()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
-from strata.cluster.replies import Registered, Reply
+from strata.cluster.replies import Reply
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.frames import read_command, write_effect, write_reply, write_shards
 from strata.coordinator.lookups import ShardLookups
@@ -137,10 +137,7 @@ class Session:
             self._sessions.bind(worker, self)
 
     def _reply(self, number: int, answer: Reply | StrataError) -> None:
-        if isinstance(answer, Registered):
-            self.send(write_reply(number, answer, channel_url=self._sessions.channel_url))
-        else:
-            self.send(write_reply(number, answer))
+        self.send(write_reply(number, answer, channel_url=self._sessions.channel_url))
 
     def _find_shards(self, number: int, question: pb.GetDataShard) -> None:
         try:

@@ -5,15 +5,16 @@ No clock, disk, network or chance may be used here: every answer follows from it
 
 from strata.sharding.assignment import Assignment, assign, assign_some
 from strata.sharding.consistent_hash import ConsistentHash
-from strata.sharding.cursor import GlobalCursor, StickyCursor, cursor_from_json, span_positions
+from strata.sharding.cursor import GlobalCursor, StickyCursor, cursor_from_json, span_positions, spans_of
 from strata.sharding.manager import DatasetParams, ShardAssignment, ShardManager
-from strata.sharding.order import EpochOrder
+from strata.sharding.order import DataOrder, EpochOrder
 from strata.sharding.permutation import permute, unpermute
 from strata.sharding.ranges import RangeSet
 
 __all__ = [
     "Assignment",
     "ConsistentHash",
+    "DataOrder",
     "DatasetParams",
     "EpochOrder",
     "GlobalCursor",
@@ -26,5 +27,6 @@ __all__ = [
     "cursor_from_json",
     "permute",
     "span_positions",
+    "spans_of",
     "unpermute",
 ]

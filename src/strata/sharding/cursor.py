@@ -16,9 +16,12 @@ import numpy.typing as npt
 from strata.errors import DamagedRecordError, NoWorkersError
 from strata.sharding.assignment import Assignment, assign_some
 from strata.sharding.order import EpochOrder
+from strata.sharding.permutation import Ints
 from strata.sharding.ranges import RangeSet
 
 # Rows of (shard, start, stop): positions [start, stop) of the shard, counted in the epoch's order of that shard.
+# Where a window is more than one shard, a sample's shard says nothing of its position: rows are (0, start, stop) there,
+# positions of the whole epoch.
 Spans: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -62,6 +65,11 @@ class GlobalCursor:
             worker: range(self.position + turn, order.total_samples, len(workers))
             for turn, worker in enumerate(workers)
         }
+
+    @property
+    def consumed(self) -> RangeSet:
+        """The positions that were consumed."""
+        return RangeSet([0], [self.position])
 
     def to_json(self) -> dict[str, Any]:
         """Return the cursor as values that JSON can hold."""
@@ -120,7 +128,7 @@ class StickyCursor:
         owner where balance lets it.
         """
         _check_workers(workers)
-        spans = _spans(order, self.remaining(order))
+        spans = spans_of(order, self.remaining(order))
         shards = np.unique(spans[:, 0])
         owners = assign_some(dataset_id, shards, workers, previous, weights=weights)
         owner_of_span = owners[np.searchsorted(shards, spans[:, 0])]
@@ -148,6 +156,10 @@ def span_positions(order: EpochOrder, spans: Spans) -> RangeSet:
     shards, starts, stops = spans.T
     if len(shards) == 0:
         return RangeSet()
+    if order.window_shards > 1:
+        if shards.any() or starts.min() < 0 or (stops < starts).any() or stops.max() > order.total_samples:
+            raise ValueError(f"spans that are not (0, start, stop) of an epoch of {order.total_samples} samples")
+        return _disjoint(starts, stops)
     if shards.min() < 0 or shards.max() >= order.num_shards:
         raise ValueError(f"shards {shards.min()} to {shards.max()} of a dataset that has 0 to {order.num_shards - 1}")
     wrong = (starts < 0) | (stops < starts) | (stops > order.lengths_of(shards))
@@ -155,16 +167,22 @@ def span_positions(order: EpochOrder, spans: Spans) -> RangeSet:
         shard, start, stop = spans[wrong][0].tolist()
         raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {order.lengths_of(shards)[wrong][0]}")
     begins = order.begins_of(order.ranks_of(shards))
-    positions = RangeSet(begins + starts, begins + stops)
+    return _disjoint(begins + starts, begins + stops)
+
+
+def _disjoint(starts: Ints, stops: Ints) -> RangeSet:
+    positions = RangeSet(starts, stops)
     if positions.count != (stops - starts).sum():
         raise ValueError("the spans overlap; give each sample once")
     return positions
 
 
-def _spans(order: EpochOrder, positions: RangeSet) -> Spans:
-    """Return the runs as spans of shards, in the order of the epoch."""
+def spans_of(order: EpochOrder, positions: RangeSet) -> Spans:
+    """Return the runs as rows (shard, start, stop), in the order of the epoch."""
     if len(positions.starts) == 0:
         return np.empty((0, 3), dtype=np.int64)
+    if order.window_shards > 1:
+        return np.stack((np.zeros_like(positions.starts), positions.starts, positions.stops), axis=1)
     first, last = order.ranks_at(positions.starts), order.ranks_at(positions.stops - 1)
     pieces = last - first + 1
     run = np.repeat(np.arange(len(pieces)), pieces)
@@ -176,7 +194,7 @@ def _spans(order: EpochOrder, positions: RangeSet) -> Spans:
 
 
 def _named(order: EpochOrder, start: int, stop: int) -> str:
-    shard, first, last = _spans(order, RangeSet([start], [stop]))[0].tolist()
+    shard, first, last = spans_of(order, RangeSet([start], [stop]))[0].tolist()
     return f"samples {first} to {last} of shard {shard}"
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from strata import ids
-from strata.errors import DatasetConflictError, UnknownDatasetError, UnknownWorkerError
+from strata.errors import DamagedRecordError, DatasetConflictError, UnknownDatasetError, UnknownWorkerError
 from strata.sharding.assignment import MAX_WEIGHT, Assignment, assign
-from strata.sharding.order import EpochOrder
+from strata.sharding.order import GLOBAL_WINDOW_SHARDS, DataOrder, EpochOrder
 
 
 class ShardAssignment(NamedTuple):
@@ -38,6 +38,7 @@ class DatasetParams:
     shard_size: int
     shuffle: bool = False
     seed: int = 0
+    data_order: DataOrder = DataOrder.STICKY
     file_paths: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -50,8 +51,35 @@ class DatasetParams:
             )
 
     def order(self, *, epoch: int) -> EpochOrder:
-        """Return the order of an epoch in which each shard is read by one worker."""
-        return EpochOrder(self.total_samples, self.shard_size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        """Return the order of an epoch; in all but the global one, each shard is read by one worker."""
+        return EpochOrder(
+            self.total_samples,
+            self.shard_size,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            window_shards=GLOBAL_WINDOW_SHARDS if self.data_order is DataOrder.GLOBAL else 1,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the file paths, as values that JSON can hold."""
+        return {
+            "dataset_id": self.dataset_id,
+            "total_samples": self.total_samples,
+            "shard_size": self.shard_size,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "data_order": str(self.data_order),
+        }
+
+    @classmethod
+    def from_json(cls, record: object) -> DatasetParams:
+        """Return the parameters that :meth:`to_json` wrote, or raise DamagedRecordError."""
+        try:
+            fields = dict(record)  # type: ignore[call-overload]
+            return cls(**{**fields, "data_order": DataOrder(fields["data_order"])})
+        except (TypeError, KeyError, ValueError) as error:
+            raise DamagedRecordError("dataset", f"{str(record)[:80]!r} has not its parameters: {error}") from error
 
 
 class _Dataset:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -21,6 +22,17 @@ from strata.sharding.permutation import MAX_COUNT, Ints, permute, unpermute
 GLOBAL_WINDOW_SHARDS = 16
 # Up to this many shards, their order is kept once it was computed: looking a few up costs more to compute.
 _TABLE_SHARDS = 4_096
+
+
+class DataOrder(StrEnum):
+    """How the samples of an epoch come to the workers."""
+
+    STICKY = "sticky"
+    """A worker owns whole shards and keeps them from epoch to epoch: its caches stay warm."""
+    GLOBAL = "global"
+    """One sequence of samples for any number of workers: training is the same to the bit."""
+    DYNAMIC = "dynamic"
+    """As sticky, but a shard is leased when a worker has room for it: a slow worker takes fewer."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from strata.cluster.commits import CommitProgress, Committed
 from strata.cluster.events import Effect
 from strata.cluster.replies import Reply
 from strata.errors import StrataError
+from strata.sharding import DataOrder
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire.errors import from_error, to_error
 
@@ -36,6 +38,7 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.AskRestorePoint: "ask_restore_point",
     commands.TakeHand: "take_hand",
     commands.ReportProgress: "report_progress",
+    commands.SkipSamples: "skip_samples",
     commands.AckPart: "ack_part",
     commands.ConfirmCommit: "confirm_commit",
     commands.AskCommit: "ask_commit",
@@ -45,6 +48,8 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ExpireBarrier: "expire_barrier",
     commands.AdoptCheckpoints: "adopt_checkpoints",
     commands.ForgetCheckpoints: "forget_checkpoints",
+    commands.SetKey: "set_key",
+    commands.GetKey: "get_key",
 }
 REPLIES: dict[type[Any], str] = {
     replies.Done: "done",
@@ -53,6 +58,7 @@ REPLIES: dict[type[Any], str] = {
     replies.RestorePoint: "restore_point",
     CommitProgress: "commit_progress",
     replies.Hand: "hand",
+    replies.KeyValue: "key_value",
 }
 EFFECTS: dict[type[Effect], str] = {
     events.GenerationChanged: "generation_changed",
@@ -76,10 +82,12 @@ _ROWS: dict[str, tuple[type[Message], tuple[str, ...]]] = {
 # What an unset field means, where that is not the zero of its type.
 _UNSET: dict[str, Any] = {
     "job_id": "default",
-    "state": WorkerState.IDLE,
     "timeout_s": 300.0,
     "min_workers": 1,
+    "ticket": 1,
 }
+# Text on the wire that is one of a few words here, and what it means when it is unset.
+_WORDS: dict[str, StrEnum] = {"state": WorkerState.IDLE, "data_order": DataOrder.STICKY}
 
 
 def command_to_message(command: JobCommand, message: pb.Command | None = None) -> pb.Command:
@@ -228,8 +236,9 @@ def _step(name: str, field: Any) -> Step:
             lambda m, content: setattr(m, name, content),
             lambda m: getattr(m, name) if m.HasField(name) else None,
         )
-    if name == "state":
-        return name, lambda m, content: setattr(m, name, str(content)), lambda m: WorkerState(m.state or "idle")
+    if name in _WORDS:
+        kind, default = type(_WORDS[name]), _WORDS[name]
+        return name, lambda m, content: setattr(m, name, str(content)), lambda m: kind(getattr(m, name) or default)
     unset = _UNSET.get(name)
     if unset is not None:
         return name, lambda m, content: setattr(m, name, content), lambda m: getattr(m, name) or unset

@@ -170,7 +170,10 @@ def test_the_cut_holds_what_was_seen_up_to_the_step_and_nothing_after(bench: Ben
     ack(bench, "b")
     (wanted,) = ack(bench, "c")
     assert isinstance(wanted, e.ManifestWanted)
-    assert json.loads(wanted.cursors) == [{"dataset_id": "d", "order": "sticky", "epoch": 0, "consumed": [0, 5, 5, 5]}]
+    (cursor,) = json.loads(wanted.cursors)
+    dataset = cursor.pop("dataset")
+    assert cursor == {"order": "sticky", "epoch": 0, "consumed": [0, 5, 5, 5]}
+    assert (dataset["dataset_id"], dataset["total_samples"], dataset["data_order"]) == ("d", 30, "sticky")
 
 
 def test_a_commit_while_an_older_step_still_collects_leaves_the_older_cut_possible(bench: Bench) -> None:

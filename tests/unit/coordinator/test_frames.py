@@ -49,7 +49,7 @@ replies = st.one_of(
 
 @given(number=NUMBERS, reply=replies)
 def test_every_reply_is_written_as_the_general_way_writes_it(number: int, reply: Reply | StrataError) -> None:
-    written = pb.ServerFrame.FromString(write_reply(number, reply))
+    written = pb.ServerFrame.FromString(write_reply(number, reply, channel_url="ws://h:1"))
     assert written == pb.ServerFrame(reply=convert.reply_to_message(number, reply))
 
 

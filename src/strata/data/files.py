@@ -1,0 +1,104 @@
+"""Random access to the bytes of one file, wherever it lies: what every format reads from."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from strata.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Reads of at least this much are announced to the kernel, which then fetches them in one go.
+ADVISE_BYTES = 256 << 10
+# What a scan reads at a time.
+STREAM_BYTES = 4 << 20
+
+
+class ByteFile(Protocol):
+    """One file of one version. Safe to use from several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """The path or URL, as errors show it."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes there are to read."""
+        ...
+
+    def read(self, start: int, length: int) -> pa.Buffer:
+        """Return exactly these bytes; a file that ends before is a CorruptFileError."""
+        ...
+
+    def will_need(self, start: int, length: int) -> None:
+        """Say what is read next, so that it can be fetched in one go."""
+        ...
+
+    def native(self) -> pa.NativeFile:
+        """Return a file of Arrow's over these bytes, for one thread."""
+        ...
+
+    def stream(self) -> Iterator[pa.Buffer]:
+        """Yield all bytes once from the start, in pieces, without filling any cache."""
+        ...
+
+
+class LocalFile:
+    """A local file, mapped into memory: reading copies nothing.
+
+    A mapping of a file that was shortened cannot be read, and the kernel ends a process that tries. So each
+    read looks at the size first; only a file that is cut in that very moment is not noticed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Whoever holds a view of the data holds the mapping, not this; the descriptor goes with the last reader.
+        weakref.finalize(self, os.close, self._fd)
+        status = os.fstat(self._fd)
+        self.size_bytes = status.st_size
+        self.modified_ns = status.st_mtime_ns
+        self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ) if self.size_bytes else None
+        self._buffer = pa.py_buffer(self._map) if self._map is not None else pa.py_buffer(b"")
+
+    def read(self, start: int, length: int) -> pa.Buffer:
+        """Return exactly these bytes, as a view."""
+        self._check(start + length)
+        if length >= ADVISE_BYTES:
+            self.will_need(start, length)
+        return self._buffer.slice(start, length)
+
+    def will_need(self, start: int, length: int) -> None:
+        """Let the kernel read ahead, over all of this at once."""
+        if self._map is not None and length:
+            aligned = start - start % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, aligned, min(start + length, self.size_bytes) - aligned)
+
+    def native(self) -> pa.NativeFile:
+        """Return a file of Arrow's over the mapping."""
+        self._check(self.size_bytes)
+        return pa.BufferReader(self._buffer)
+
+    def stream(self) -> Iterator[pa.Buffer]:
+        """Yield views of the whole file, piece by piece."""
+        for start in range(0, self.size_bytes, STREAM_BYTES):
+            yield self.read(start, min(STREAM_BYTES, self.size_bytes - start))
+
+    def _check(self, end: int) -> None:
+        size = self.size_bytes
+        if end <= size and self._map is not None:
+            size = os.fstat(self._fd).st_size
+        check_end(self.name, end, size)
+
+
+def check_end(name: str, end: int, size_bytes: int) -> None:
+    """Refuse to read up to ``end`` of a file that ends before."""
+    if end > size_bytes:
+        raise CorruptFileError(name, f"it ends there, but {end} bytes are needed", kind="whole", offset=size_bytes)

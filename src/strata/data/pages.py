@@ -1,0 +1,193 @@
+"""Pages: stretches of rows, read at once and put into the epoch's order, that batches are cut from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from strata.data.arrangement import Arrangement
+from strata.data.columns import Columns
+from strata.data.rows import DatasetRows, Rows
+from strata.data.skips import Skips
+from strata.errors import CorruptFileError
+from strata.sharding.cursor import Spans
+from strata.sharding.order import GLOBAL_WINDOW_SHARDS
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows in the order in which batches take them.
+
+    ``kept`` says which of them are there, ascending, where some could not be read and were skipped.
+    """
+
+    columns: Columns
+    kept: Ints | None = None
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Return what is there of places [start, stop)."""
+        if self.kept is None:
+            return self.columns.slice(start, stop)
+        first, last = np.searchsorted(self.kept, (start, stop)).tolist()
+        return self.columns.slice(first, last)
+
+
+class PageSource(Protocol):
+    """What a loader reads its pages from."""
+
+    def plan(self, spans: Spans) -> Iterator[Spans]:
+        """Cut work that was dealt into pages."""
+        ...
+
+    def read(self, epoch: int, spans: Spans) -> Page:
+        """Return the rows of the spans, one after the other; called from several threads at once."""
+        ...
+
+
+class PageReader:
+    """Reads each shard once, and only what was dealt of it, then puts its rows into the epoch's order in one copy.
+
+    In ``global`` order a page takes rows from all shards of a window; these are kept until the window is behind.
+    """
+
+    def __init__(
+        self, rows: Rows, arrangement: Arrangement, *, columns: Sequence[str] | None = None, skips: Skips | None = None
+    ) -> None:
+        """With ``skips``, what cannot be read is noted there and left out; without, it is an error."""
+        self._rows = rows
+        self._arrangement = arrangement
+        self._columns = columns
+        self._skips = skips
+        self._window = _ShardCache(self._read_shard, capacity=2 * GLOBAL_WINDOW_SHARDS)
+
+    def plan(self, spans: Spans) -> Iterator[Spans]:
+        """Cut work into pages: one for each stretch of a shard, or for so many batches as have a shard's rows."""
+        if not self._arrangement.is_global:
+            yield from (spans[at : at + 1] for at in range(len(spans)))
+        elif len(spans):
+            size = max(1, self._arrangement.shard_size // int((spans[:, 2] - spans[:, 1]).max()))
+            yield from (spans[at : at + size] for at in range(0, len(spans), size))
+
+    def read(self, epoch: int, spans: Spans) -> Page:
+        """Return the rows of the spans in the epoch's order."""
+        if self._arrangement.is_global:
+            return self.gather(epoch, span_places(spans))
+        ((shard, start, stop),) = spans.tolist()
+        samples = self._arrangement.epoch_order(epoch).samples_of(shard, start, stop)
+        if not self._arrangement.shuffle:
+            return self._read(int(samples[0]), int(samples[-1]) + 1)
+        first = int(samples.min())
+        return _take(self._read(first, int(samples.max()) + 1), samples - first)
+
+    def gather(self, epoch: int, places: Ints) -> Page:
+        """Return the rows at these positions of the epoch; the shards that they are in are kept for the next call."""
+        samples = self._arrangement.epoch_order(epoch).samples_at(places)
+        if samples[-1] - samples[0] == len(samples) - 1 and not self._arrangement.shuffle:
+            return self._read(int(samples[0]), int(samples[-1]) + 1)
+        size = self._arrangement.shard_size
+        shards = samples // size
+        by_shard = np.argsort(shards, kind="stable")
+        distinct, begins = np.unique(shards[by_shard], return_index=True)
+        pieces = dict(zip(distinct.tolist(), np.split(by_shard, begins[1:]), strict=True))
+        # Threads that read neighbouring pages need the same shards: each begins at another one.
+        turn = int(samples[0]) % len(pieces)
+        names = [*pieces][turn:] + [*pieces][:turn]
+        pages = {shard: self._window.get(shard) for shard in names}
+        parts = [_take(pages[shard], samples[piece] - shard * size) for shard, piece in pieces.items()]
+        return interleave(parts, [*pieces.values()])
+
+    def _read_shard(self, shard: int) -> Page:
+        size = self._arrangement.shard_size
+        return self._read(shard * size, min(shard * size + size, self._rows.num_rows))
+
+    def _read(self, start: int, stop: int) -> Page:
+        if self._skips is None:
+            return Page(self._rows.read(start, stop, self._columns))
+        try:
+            return Page(self._rows.read(start, stop, self._columns))
+        except CorruptFileError as error:
+            return self._read_around(start, stop, error, self._skips)
+
+    def _read_around(self, start: int, stop: int, error: CorruptFileError, skips: Skips) -> Page:
+        """Read what can be read, block by block; rows that know no blocks are lost together."""
+        if not isinstance(self._rows, DatasetRows):
+            skips.note(error.path, start, stop - start, error)
+            return self._nothing(start)
+        parts, kept = [], []
+        for place in self._rows.places(start, stop):
+            try:
+                parts.append(self._rows.read(place.start, place.stop, self._columns))
+                kept.append(np.arange(place.start - start, place.stop - start))
+            except CorruptFileError as inner:
+                skips.note(place.path, place.first, place.stop - place.start, inner)
+        return Page(Columns.concat(parts), np.concatenate(kept)) if parts else self._nothing(start)
+
+    def _nothing(self, start: int) -> Page:
+        return Page(self._rows.read(start, start, self._columns), np.empty(0, dtype=np.int64))
+
+
+class _ShardCache:
+    """The shards of a window, each read by whoever asks first while others wait for it."""
+
+    def __init__(self, read: Callable[[int], Page], *, capacity: int) -> None:
+        self._read = read
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._shards: dict[int, Future[Page]] = {}
+
+    def get(self, shard: int) -> Page:
+        """Return the shard, or raise what reading it raised; then the next one who asks tries again."""
+        with self._lock:
+            found = self._shards.pop(shard, None)
+            future: Future[Page] = found or Future()
+            # The one asked for last stands last; the first goes when there are too many.
+            self._shards[shard] = future
+            while len(self._shards) > self._capacity:
+                del self._shards[next(iter(self._shards))]
+        if found is None:
+            try:
+                future.set_result(self._read(shard))
+            except BaseException as error:
+                with self._lock:
+                    self._shards.pop(shard, None)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+
+def _take(page: Page, places: Ints) -> Page:
+    """Return the rows at these places, in this order."""
+    if page.kept is None:
+        return Page(page.columns.take(places))
+    at = np.searchsorted(page.kept, places)
+    there = np.flatnonzero(np.append(page.kept, -1)[at] == places)
+    return Page(page.columns.take(at[there]), there)
+
+
+def interleave(parts: Sequence[Page], places: Sequence[Ints]) -> Page:
+    """Return one page of several, given at which places of it the rows of each stand."""
+    joined = Columns.concat([part.columns for part in parts])
+    if all(part.kept is None for part in parts):
+        return Page(joined.take(_invert(np.concatenate(places))))
+    there = [at if part.kept is None else at[part.kept] for part, at in zip(parts, places, strict=True)]
+    standing = np.concatenate(there)
+    return Page(joined.take(np.argsort(standing)), np.sort(standing))
+
+
+def span_places(spans: Spans) -> Ints:
+    """Return all positions of rows (0, start, stop), one after the other."""
+    return np.concatenate([np.arange(start, stop) for _, start, stop in spans.tolist()])
+
+
+def _invert(order: Ints) -> Ints:
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse

@@ -1,0 +1,132 @@
+"""Each order deals in its own way: shards that stay, one sequence for all, or shards on demand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from strata.cluster import commands as c
+from strata.cluster.replies import Hand
+from strata.errors import DatasetConflictError, OutOfOrderError
+from strata.sharding import DataOrder
+from tests.unit.cluster.conftest import Bench
+
+
+def bench_with(data_order: DataOrder) -> Bench:
+    bench = Bench()
+    bench.apply(register(data_order))
+    bench.join("a", "b", "c")
+    return bench
+
+
+def register(data_order: DataOrder, *, seed: int = 3) -> c.RegisterDataset:
+    return c.RegisterDataset(
+        dataset_id="d", total_samples=95, shard_size=10, shuffle=True, seed=seed, data_order=data_order
+    )
+
+
+def take(bench: Bench, worker: str, ticket: int = 1) -> list[list[int]]:
+    reply = bench.say(c.TakeHand, worker, dataset_id="d", epoch=0, ticket=ticket)[0]
+    assert isinstance(reply, Hand)
+    return reply.spans.tolist()
+
+
+def report(bench: Bench, worker: str, spans: list[list[int]], *, sequence: int = 1, step: int = 1) -> None:
+    rows = tuple((shard, start, stop) for shard, start, stop in spans)
+    bench.say(c.ReportProgress, worker, sequence=sequence, dataset_id="d", epoch=0, step=step, spans=rows)
+
+
+def test_every_worker_gets_the_whole_rest_of_the_one_sequence() -> None:
+    bench = bench_with(DataOrder.GLOBAL)
+    assert take(bench, "a") == take(bench, "b") == [[0, 0, 95]]
+    assert take(bench, "a", ticket=2) == []
+
+
+def test_the_cursor_of_the_one_sequence_is_one_number() -> None:
+    bench = bench_with(DataOrder.GLOBAL)
+    for turn, worker in enumerate("abc"):
+        report(bench, worker, [[0, 10 * turn, 10 * turn + 10]])
+    (cursor,) = json.loads(bench.job.ledger.cut(1))
+    assert (cursor["order"], cursor["position"]) == ("global", 30)
+
+
+@pytest.mark.parametrize("row", [(0, 90, 96), (1, 0, 5), (0, 7, 6)])
+def test_progress_outside_of_the_one_sequence_is_refused(row: tuple[int, int, int]) -> None:
+    bench = bench_with(DataOrder.GLOBAL)
+    with pytest.raises(ValueError, match=r"of a dataset|of shard"):
+        report(bench, "a", [list(row)])
+
+
+def test_shards_on_demand_go_to_whoever_asks() -> None:
+    bench = bench_with(DataOrder.DYNAMIC)
+    fast = [take(bench, "a", ticket) for ticket in range(1, 9)]
+    slow = [take(bench, "b")]
+    rest = [take(bench, "c", ticket) for ticket in (1, 2)]
+    shards = [span[0] for hand in fast + slow + rest for span in hand]
+    assert sorted(shards) == list(range(10))
+    assert rest[1] == take(bench, "a", 9) == []
+
+
+def test_the_same_ticket_gives_the_same_shard_also_after_a_restart() -> None:
+    bench = bench_with(DataOrder.DYNAMIC)
+    first, second = take(bench, "a"), take(bench, "b")
+    assert take(bench, "a") == first
+    restarted = bench.restarted()
+    assert take(restarted, "b") == second
+    assert take(restarted, "a", 2) not in (first, second)
+
+
+def test_a_ticket_cannot_be_left_out() -> None:
+    bench = bench_with(DataOrder.DYNAMIC)
+    take(bench, "a")
+    with pytest.raises(OutOfOrderError, match="sent ticket 3 where ticket 2"):
+        take(bench, "a", 3)
+    with pytest.raises(ValueError, match="use 1 or more"):
+        take(bench, "a", 0)
+
+
+def test_what_a_lost_worker_had_leased_is_leased_anew() -> None:
+    bench = bench_with(DataOrder.DYNAMIC)
+    lost = take(bench, "c")
+    report(bench, "a", take(bench, "a"))
+    bench.apply(c.Goodbye(worker_id="c", incarnation="1"))
+    again = [take(bench, "b", ticket) for ticket in range(1, 10)]
+    assert lost in again
+    assert np.unique([span[0] for hand in again for span in hand]).size == 9
+
+
+def test_a_snapshot_does_not_grow_with_the_shards_that_were_dealt() -> None:
+    for data_order in DataOrder:
+        bench = Bench()
+        bench.apply(
+            c.RegisterDataset(dataset_id="d", total_samples=100_000, shard_size=1, shuffle=True, data_order=data_order)
+        )
+        bench.join("a", "b")
+        take(bench, "a")
+        ledger = bench.job.ledger.record()
+        assert len(json.dumps(ledger["deals"])) < 500
+
+
+def test_a_dataset_that_only_a_checkpoint_knows_becomes_known_by_it() -> None:
+    bench = bench_with(DataOrder.GLOBAL)
+    report(bench, "a", [[0, 0, 30]])
+    cursors = bench.job.ledger.cut(1)
+    fresh = Bench()
+    fresh.apply(c.AdoptCheckpoints(checkpoints=((1, 0, "m", cursors),)))
+    fresh.join("a")
+    fresh.say(c.AskRestorePoint, "a")
+    assert take(fresh, "a") == [[0, 30, 95]]
+    with pytest.raises(DatasetConflictError, match="seed=4"):
+        fresh.apply(register(DataOrder.GLOBAL, seed=4))
+
+
+def test_a_checkpoint_of_other_data_is_not_restored() -> None:
+    bench = bench_with(DataOrder.GLOBAL)
+    report(bench, "a", [[0, 0, 30]])
+    other = bench_with(DataOrder.STICKY)
+    other.apply(c.AdoptCheckpoints(checkpoints=((1, 0, "m", bench.job.ledger.cut(1)),)))
+    for _ in range(2):
+        with pytest.raises(DatasetConflictError, match="is registered with"):
+            other.say(c.AskRestorePoint, "a")
