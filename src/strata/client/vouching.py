@@ -26,7 +26,7 @@ BEATS_PER_LEASE = 4
 
 
 class Vouching:
-    """The small process of one client. It costs about 10 MB, and no processor while the worker beats by itself."""
+    """The small process of one client. It costs about 12 MB, and no processor while the worker beats by itself."""
 
     def __init__(self, *, bound_s: float) -> None:
         self._bound_s = bound_s
