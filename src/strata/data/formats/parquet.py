@@ -104,7 +104,7 @@ def _open(file: ByteFile, *, verify: bool) -> pq.ParquetFile:
         raise CorruptFileError(file.name, f"it has {file.size_bytes} bytes", kind="parquet", offset=0)
     try:
         return pq.ParquetFile(file.native(), page_checksum_verification=verify)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _corrupt(file, error, "footer", file.size_bytes - 8) from error
 
 
