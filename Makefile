@@ -48,7 +48,7 @@ lock: $(READY)  ## resolve and pin all requirements anew
 	$(LOCK) --upgrade pyproject.toml --extra dev --extra s3 --output-file requirements/dev.txt
 	$(LOCK) --upgrade requirements/services.in --constraints requirements/dev.txt --output-file requirements/services.txt
 	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --constraints requirements/torch.txt \
-		--output-file requirements/bench.txt
+		--overrides requirements/bench-overrides.txt --output-file requirements/bench.txt
 
 simulate: $(READY)  ## run the coordinator in SEEDS simulated worlds; START is the first seed
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --start $(or $(START),0)
@@ -57,14 +57,16 @@ services: $(READY)  ## bring the real servers that tests use; PARTS="s3 etcd" fo
 	$(BIN)/python -m scripts.parts install $(PARTS)
 
 bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bench.txt
-	$(BIN)/python -m scripts.parts install s3
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/bench.txt
+	$(BIN)/python -m pip install --quiet --no-deps --constraint requirements/torch.txt torchft
+	$(BIN)/python -m scripts.parts install s3 torch
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.sharding
 	$(BIN)/python -m benchmarks.cluster
 	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.checkpoint
+	$(BIN)/python -m benchmarks.data
 
 clean:  ## remove .venv and everything else that was made here
 	rm -rf $(VENV) requirements/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -79,7 +79,11 @@ PARTS = {
         modules=("mfusepy",),
         debian=("fuse3", "faketime", "iproute2", "e2fsprogs"),
     ),
-    "torch": Part(what="torch on the CPU", modules=("torch", "safetensors"), unhashed=("torch", "safetensors")),
+    "torch": Part(
+        what="torch on the CPU",
+        modules=("torch", "torchdata", "safetensors"),
+        unhashed=("torch", "torchdata", "safetensors"),
+    ),
     "jax": Part(what="JAX on the CPU", modules=("jax", "ml_dtypes"), unhashed=("jax", "jaxlib")),
 }
 

@@ -108,7 +108,9 @@ class JointCheckpoints:
                     order.step, f"a report is not in this worker's storage: {error}"
                 ) from error
             return committed
-        manifest = merge_reports(reports)
+        # Workers that read shards of their own end an epoch at different steps; it is over when it is for all.
+        epoch = min(report.epoch for report in reports)
+        manifest = merge_reports([replace(report, epoch=epoch) for report in reports])
         manifest = replace(manifest, cursors={**manifest.cursors, LEDGER: json.loads(order.cursors)})
         try:
             _, same_as = await self._engine.publish(manifest, {report.parent for report in reports})

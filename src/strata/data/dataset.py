@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -68,13 +69,15 @@ class Dataset:
         """With ``dealer``, work comes from what it returns, and :meth:`delivered` must be called to report progress."""
         self._rows = rows
         self._plan = plan
+        self._is_dealt = dealer is not None
         share = plan.share
         self._position = Position(
             plan.arrangement,
             global_batch_size=plan.global_batch_size,
-            part=share.part,
-            parts=share.parts,
-            reported=dealer is not None,
+            # In global order, what one rank says is true for all; only its workers know each a part.
+            part=share.worker if plan.arrangement.is_global else share.part,
+            parts=share.num_workers if plan.arrangement.is_global else share.parts,
+            reported=self._is_dealt,
         )
         self._make_loader(self._local_dealer() if dealer is None else dealer(plan))
 
@@ -141,16 +144,16 @@ class Dataset:
         if self._plan.arrangement.order is not DataOrder.DYNAMIC or self._plan.share.parts > 1:
             raise ValueError("only a dataset with order='dynamic' and one rank can be split")
         shared = SharedDealer(self._plan.arrangement, self._position)
-        state = self.state_dict()
         parts = [self.with_share(Share(worker=worker, num_workers=count)) for worker in range(count)]
         for part in parts:
-            part.load_state_dict(state)
             part._make_loader(shared.member(part._position))
         return parts
 
     def with_share(self, share: Share) -> Dataset:
-        """Return the same dataset for another part of the work, at its beginning."""
-        return Dataset(self._rows, replace(self._plan, share=share))
+        """Return this dataset, where it is now, for a part of its work; its files are opened anew."""
+        part = Dataset(copy.copy(self._rows), replace(self._plan, share=share))
+        part._position.begin_as(self._position)
+        return part
 
     def close(self) -> None:
         """End threads and processes."""
@@ -161,6 +164,16 @@ class Dataset:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._is_dealt:
+            raise TypeError("a dataset whose work is dealt by a coordinator cannot be sent to another process")
+        return {"rows": self._rows, "plan": self._plan, "position": self._position}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._rows, self._plan, self._position = state["rows"], state["plan"], state["position"]
+        self._is_dealt = False
+        self._make_loader(self._local_dealer())
 
     def __repr__(self) -> str:
         arrangement = self._plan.arrangement

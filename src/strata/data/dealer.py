@@ -85,20 +85,24 @@ class LocalDealer:
     def deal(self, epoch: int) -> Iterator[Spans]:
         """Yield what is left of the epoch for this share."""
         cursor, order, share = self._position.cursor(epoch), self._arrangement.epoch_order(epoch), self._share
+        origin = self._position.origin(epoch)
         if isinstance(cursor, GlobalCursor):
+            assert isinstance(origin, GlobalCursor)
+            # Workers take turns counted from where all began, whoever of them is ahead now.
+            start = origin.position if share.num_workers > 1 else cursor.position
             yield from cut_global(
-                cursor.position,
+                start,
                 order.total_samples,
                 global_batch_size=self._global_batch_size,
                 share=share,
                 drop_last=self._drop_last,
+                skip=-(-(cursor.position - start) // self._global_batch_size),
             )
         elif share.parts == 1:
             yield spans_of(order, cursor.remaining(order))
         else:
             # Dealt is what was left for all when they began together: of the others' progress since, this one knows
             # nothing. Of its own part it then leaves out what it delivered.
-            origin = self._position.origin(epoch)
             assert isinstance(origin, StickyCursor)
             names = [f"{part:08d}" for part in range(share.parts)]
             hand = origin.deal(order, "shared", names)[names[share.part]]
@@ -106,10 +110,11 @@ class LocalDealer:
 
 
 def cut_global(
-    start: int, stop: int, *, global_batch_size: int, share: Share, drop_last: bool = False
+    start: int, stop: int, *, global_batch_size: int, share: Share, drop_last: bool = False, skip: int = 0
 ) -> Iterator[Spans]:
     """Yield the share's part of each global batch of positions [start, stop), a row for each batch, in chunks.
 
+    The first ``skip`` global batches are left out, and still count for whose turn it is.
     A global batch is cut among ranks in sequence, evenly to within one; workers of a rank take turns by whole batches.
     So the sequence of global batches is the same for any number of ranks and workers. Of a last batch with fewer
     samples than ranks, the last ranks get none.
@@ -117,7 +122,8 @@ def cut_global(
     rank, world = share.rank, share.world_size
     left = max(stop - start, 0)
     batches = left // global_batch_size if drop_last else -(-left // global_batch_size)
-    for first in range(share.worker, batches, _CHUNK_BATCHES * share.num_workers):
+    begin = skip + (share.worker - skip) % share.num_workers
+    for first in range(begin, batches, _CHUNK_BATCHES * share.num_workers):
         last = min(first + _CHUNK_BATCHES * share.num_workers, batches)
         begins = start + np.arange(first, last, share.num_workers, dtype=np.int64) * global_batch_size
         small, extra = np.divmod(np.minimum(begins + global_batch_size, stop) - begins, world)

@@ -119,7 +119,7 @@ class PageReader:
     def _read_around(self, start: int, stop: int, error: CorruptFileError, skips: Skips) -> Page:
         """Read what can be read, block by block; rows that know no blocks are lost together."""
         if not isinstance(self._rows, DatasetRows):
-            skips.note(error.path, start, stop - start, error)
+            skips.note(start, error.path, start, stop - start, error)
             return self._nothing(start)
         parts, kept = [], []
         for place in self._rows.places(start, stop):
@@ -127,7 +127,7 @@ class PageReader:
                 parts.append(self._rows.read(place.start, place.stop, self._columns))
                 kept.append(np.arange(place.start - start, place.stop - start))
             except CorruptFileError as inner:
-                skips.note(place.path, place.first, place.stop - place.start, inner)
+                skips.note(place.start, place.path, place.first, place.stop - place.start, inner)
         return Page(Columns.concat(parts), np.concatenate(kept)) if parts else self._nothing(start)
 
     def _nothing(self, start: int) -> Page:

@@ -76,9 +76,8 @@ class Position:
         """``part`` of ``parts`` is what this loader gets; ``reported``: someone calls :meth:`take_delivered`."""
         self._arrangement = arrangement
         self._global_batch_size = global_batch_size
-        # In global order each part tells the position of all.
-        self._part, self._parts = (0, 1) if arrangement.is_global else (part, parts)
-        self._kept_epochs = 0 if self._parts == 1 else _KEPT_EPOCHS
+        self._part, self._parts = part, parts
+        self._kept_epochs = 0 if parts == 1 or arrangement.is_global else _KEPT_EPOCHS
         self._reported = reported
         self._epoch = 0
         self._cursors: dict[int, Cursor] = {}
@@ -97,6 +96,17 @@ class Position:
             raise ValueError(f"epoch is {epoch}; use 0 or more")
         self._epoch, self._cursors, self._origins = epoch, {}, {}
         self._fresh.clear()
+
+    def begin_as(self, other: Position) -> None:
+        """Go to where another position is that has a larger part of the same dataset.
+
+        What that one delivered is then behind all who take over its work; but others who share the dataset with it do
+        not know of it, so it must not have begun.
+        """
+        other._fold()
+        if other._parts > 1 and other._cursors != other._origins:
+            raise ValueError("this dataset was iterated already; open it anew to have its work done by several")
+        self._epoch, self._cursors, self._origins = other.epoch, dict(other._cursors), dict(other._cursors)
 
     def origin(self, epoch: int) -> Cursor:
         """Return what was delivered of an epoch when all who share the dataset began together."""
@@ -224,9 +234,12 @@ def latest_state(states: Iterable[Mapping[str, Any]]) -> State:
     In ``global`` order they take turns by whole batches, so the one that is furthest says where the rank is.
     """
     given = list(states)
-    if given and given[0].get("order") == "global":
-        return dict(max(given, key=lambda state: (state["epoch"], state["position"])))
-    return merge_states(given)
+    if not given or given[0].get("order") != "global":
+        return merge_states(given)
+    parts = _merge_parts([state["parts"] for state in given if "parts" in state])
+    latest = dict(max(given, key=lambda state: (state["epoch"], state["position"])))
+    latest.pop("parts", None)
+    return {**latest, "parts": parts} if parts else latest
 
 
 def _merge_sticky(states: Sequence[Mapping[str, Any]]) -> State:

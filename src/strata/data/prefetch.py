@@ -19,8 +19,7 @@ class Prefetch:
     """The pages of an epoch, in the order dealt, read ahead by threads.
 
     What waits to be used is bounded by ``limit_bytes`` and by a few pages, but each thread may always read one; the
-    page in use comes on top. An error of reading a page comes out where that page would. The threads end when this is
-    closed.
+    page in use comes on top. An error of reading a page comes out where that page would. Closing this ends the threads.
     """
 
     def __init__(self, dealer: Dealer, source: PageSource, epoch: int, *, threads: int, limit_bytes: int) -> None:

@@ -91,4 +91,4 @@ def _batches(dataset: RunDataset | None, epochs: int) -> Iterator[tuple[int, Any
         for batch in dataset:
             yield epoch, batch
     while True:
-        yield (0 if dataset is None else dataset.epoch), None
+        yield (0 if dataset is None else min(dataset.epoch, epochs - 1)), None
