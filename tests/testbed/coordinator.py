@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class CoordinatorProcess:
     """Where the coordinator is, and how to start it; its journal lies in the folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self._folder = folder
+        self._options = options
         self._grpc, self._channel = free_ports(2)
         self.url = f"127.0.0.1:{self._grpc}"
 
@@ -32,6 +33,7 @@ class CoordinatorProcess:
         log = self._folder / "coordinator.log"
         command = [sys.executable, "-m", "strata", "coordinator", "--grpc-address", self.url]
         command += ["--channel-address", f"127.0.0.1:{self._channel}", "--state", f"sqlite://{self._folder}/j.db"]
+        command += self._options
         with running(command, log=log, is_ready=lambda: b"ready" in log.read_bytes()) as process:
             yield process
 
