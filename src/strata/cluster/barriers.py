@@ -18,8 +18,11 @@ from strata.errors import (
 )
 
 MAX_PAYLOAD_BYTES = 1 << 20
-# Names of released barriers are kept so long, for arrivals whose reply was lost.
+# So many released barriers are kept, and so many bytes of what was exchanged at them, for arrivals whose reply was
+# lost. A worker that meets the others once more has heard of the last time, so a few are enough, however large.
 MAX_RELEASED = 1_024
+MAX_RELEASED_BYTES = 64 << 20
+MIN_RELEASED = 4
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class Barriers:
         self._job_id = job_id
         self._open: dict[str, Barrier] = {}
         self._released: dict[str, BarrierReleased] = {}
+        self._released_bytes = 0
         self.history: deque[Release] = deque(maxlen=MAX_RELEASED)
 
     def open(self) -> list[Barrier]:
@@ -109,6 +113,7 @@ class Barriers:
             for barrier in list(self._open.values())
         ]
         self._released.clear()
+        self._released_bytes = 0
         return effects
 
     def _release(self, barrier: Barrier, membership: Membership, now_s: float) -> BarrierReleased:
@@ -125,12 +130,19 @@ class Barriers:
             payloads=tuple(payloads),
             waited_s=now_s - first_s,
         )
-        if len(self._released) == MAX_RELEASED:
-            del self._released[next(iter(self._released))]
         self._released[barrier.name] = released
+        self._released_bytes += _size_bytes(released)
+        while len(self._released) > MAX_RELEASED or (
+            len(self._released) > MIN_RELEASED and self._released_bytes > MAX_RELEASED_BYTES
+        ):
+            self._released_bytes -= _size_bytes(self._released.pop(next(iter(self._released))))
         self.history.append(Release(barrier.name, tuple(barrier.arrivals), released.waited_s))
         return released
 
     def _fail(self, barrier: Barrier, error: StrataError) -> BarrierFailed:
         del self._open[barrier.name]
         return BarrierFailed(job_id=self._job_id, to=tuple(barrier.arrivals), name=barrier.name, error=error)
+
+
+def _size_bytes(released: BarrierReleased) -> int:
+    return sum(map(len, released.payloads))

@@ -9,7 +9,7 @@ import pytest
 from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster import events as e
-from strata.cluster.barriers import MAX_PAYLOAD_BYTES
+from strata.cluster.barriers import MAX_PAYLOAD_BYTES, MAX_RELEASED_BYTES
 from strata.errors import (
     BarrierCancelledError,
     BarrierTimeoutError,
@@ -132,3 +132,16 @@ def test_open_barriers_are_bounded() -> None:
         arrive(small, "a", name="second")
     (released,) = arrive(small, "b", name="first")
     assert released.to == ("a", "b")
+
+
+def test_what_was_exchanged_is_forgotten_before_it_fills_the_memory(bench: Bench) -> None:
+    payload = b"x" * MAX_PAYLOAD_BYTES
+    count = MAX_RELEASED_BYTES // (3 * MAX_PAYLOAD_BYTES) + 3
+    for number in range(count):
+        for worker in "abc":
+            arrive(bench, worker, str(number), payload=payload)
+    (again,) = arrive(bench, "a", str(count - 1), payload=payload)
+    assert isinstance(again, e.BarrierReleased)
+    assert arrive(bench, "a", "0", payload=payload) == [], "it is as new"
+    bench.pass_time(10_000)
+    assert bench.job.barriers.open() == []
