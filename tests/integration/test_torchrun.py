@@ -108,7 +108,9 @@ def test_two_nodes_train_through_a_killed_worker_and_a_killed_coordinator(
         os.kill(worker, signal.SIGKILL)
         stack.enter_context(coordinator.serving())
         assert [agent.wait(100) for agent in agents] == [0, 0], nodes.logs()
-        assert {path.name for path in tmp_path.glob("done-*")} == {"done-1-rank-0", "done-1-rank-1"}
+        # On a slow machine the nodes may have missed each other once more while the coordinator was away.
+        done = {path.name for path in tmp_path.glob("done-*")}
+        assert any(done == {f"done-{life}-rank-0", f"done-{life}-rank-1"} for life in (1, 2, 3)), done
 
 
 def test_a_run_survives_the_node_that_came_first_and_its_id_can_be_used_again(
