@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import strata
 from strata.client.questions import ask_audit
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import Job
@@ -79,6 +81,28 @@ def test_a_coordinator_that_is_killed_is_missed_and_no_worker_is_lost(
         stack.enter_context(coordinator.serving())
         job.check_finished()
         assert {said.get("generation", generation) for said in job.workers["a"].said} == {generation}
+
+
+def test_a_loop_that_meets_nobody_trains_on_while_the_coordinator_is_away(
+    coordinator: CoordinatorProcess, tmp_path: Path
+) -> None:
+    state = {"x": np.zeros(1)}
+    before = signal.getsignal(signal.SIGTERM)
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        first.enter_context(coordinator.serving())
+        fields = {"worker_id": "w", "checkpoints": tmp_path / "c", "save_every": "5 steps"}
+        with strata.join(coordinator_url=coordinator.url, **fields) as run:
+            for step in run.steps(state, until=40):
+                with step:
+                    state["x"] += 1
+                    if step.number == 10:
+                        first.close()
+                    if step.number == 30:
+                        stack.enter_context(coordinator.serving())
+            assert run.checkpoints.list_checkpoints()[-1] == 40
+            assert (state["x"][0], run.generation) == (40, 1)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_worker_that_hangs_longer_than_its_lease_is_out_and_comes_back_by_itself(

@@ -252,6 +252,7 @@ class Run:
             for dataset in self._datasets.values():
                 dataset.close()
             self._team.close()
+            self._stop.release()
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 
 class StopSignal:
@@ -13,6 +15,7 @@ class StopSignal:
     def __init__(self) -> None:
         self._told = threading.Event()
         self._is_heeded = False
+        self._previous: Callable[[int, FrameType | None], Any] | int | signal.Handlers | None = None
 
     def is_told(self) -> bool:
         """Whether SIGTERM came since it is heeded."""
@@ -24,11 +27,15 @@ class StopSignal:
         if self._is_heeded or threading.current_thread() is not threading.main_thread():
             return
         self._is_heeded = True
-        previous = signal.getsignal(signal.SIGTERM)
+        self._previous = signal.signal(signal.SIGTERM, self._note)
 
-        def note(number: int, frame: FrameType | None) -> None:
-            self._told.set()
-            if callable(previous):
-                previous(number, frame)
+    def release(self) -> None:
+        """Let SIGTERM do again what it did before, unless someone else has asked for it meanwhile."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._note:
+            signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
+            self._is_heeded = False
 
-        signal.signal(signal.SIGTERM, note)
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._told.set()
+        if callable(self._previous):
+            self._previous(number, frame)
