@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-deep check format generate lock simulate services bench clean
+.PHONY: help setup demo test test-deep check format generate lock simulate services bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ $(READY): pyproject.toml requirements/dev.txt
 	@touch $@
 
 setup: $(READY)  ## create .venv with Strata and its development tools
+
+demo: $(READY)  ## a run that is killed and rescaled in front of your eyes, and proofs that it did not matter
+	$(BIN)/strata demo
 
 test: $(READY)  ## run all tests; those whose real part is missing say how to bring it
 	$(BIN)/pytest

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from strata.checkpoint import CheckpointManager as CheckpointManager
     from strata.compat import DatasetRegistry as DatasetRegistry
     from strata.compat import TrainingOrchestrator as TrainingOrchestrator
+    from strata.errors import Reconfigure as Reconfigure
     from strata.errors import StrataError as StrataError
+    from strata.run.joining import join as join
     from strata.sharding import ConsistentHash as ConsistentHash
     from strata.sharding import ShardAssignment as ShardAssignment
     from strata.sharding import ShardManager as ShardManager
@@ -32,11 +34,13 @@ _HOMES = {
     "GCSStorage": "strata.storage",
     "LocalStorage": "strata.storage",
     "MemoryStorage": "strata.storage",
+    "Reconfigure": "strata.errors",
     "S3Storage": "strata.storage",
     "ShardAssignment": "strata.sharding",
     "ShardManager": "strata.sharding",
     "StrataError": "strata.errors",
     "TrainingOrchestrator": "strata.compat",
+    "join": "strata.run.joining",
     "open_storage": "strata.storage",
     "storage_from_env": "strata.storage",
 }
@@ -49,12 +53,14 @@ __all__ = [
     "GCSStorage",
     "LocalStorage",
     "MemoryStorage",
+    "Reconfigure",
     "S3Storage",
     "ShardAssignment",
     "ShardManager",
     "StrataError",
     "TrainingOrchestrator",
     "__version__",
+    "join",
     "open_storage",
     "storage_from_env",
 ]

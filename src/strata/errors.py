@@ -16,6 +16,7 @@
     │   ├── StoragePermissionError    the store knows us and refuses, or does not know us
     │   ├── StorageFullError          no space left, or a quota is used up
     │   ├── StorageUnavailableError   no usable answer within the attempts and the time allowed
+    │   ├── ObjectChangedError        it was replaced since the version that was asked for
     │   ├── CorruptObjectError        the object is not what was written
     │   ├── InvalidKeyError           a key that no store may be asked for   (also a ValueError)
     │   └── UnsafeStoreError          the store ignores put-if-absent, so commits would not be safe
@@ -29,6 +30,11 @@
     │   ├── UnknownJobError             no job of that name
     │   ├── StaleIncarnationError       the sender was replaced or declared dead: register again
     │   ├── StaleGenerationError        the membership changed since: rejoin
+    │   ├── DuplicateWorkerError        another process has joined under this name
+    │   ├── ProtocolMismatchError       the coordinator is of another version
+    │   ├── WorldSizeError              started for another number of workers than the job needs
+    │   ├── DatasetChangedError         the files are not those that the job began with
+    │   ├── Reconfigure                 the membership changed: restore and go on
     │   ├── IllegalTransitionError      a state cannot follow the one before
     │   ├── JobFullError                the job has as many workers as it may
     │   ├── JobWaitingError             the job has not yet as many workers as it needs
@@ -43,6 +49,7 @@
     │   └── GenerationChangedError      the membership changed while waiting
     ├── DataError           a dataset cannot be found, understood or read as asked
     │   ├── DatasetNotFoundError     there are no files to read                     (also a LookupError)
+    │   ├── DatasetExistsError       there is something already where one was to be written
     │   ├── UnknownDataFormatError   no reader knows these files
     │   ├── MixedFormatsError        files of several formats are not one dataset
     │   ├── SchemaMismatchError      two files of one dataset have different columns
@@ -59,6 +66,7 @@
         ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
         ├── CheckpointBusyError         as many saves are pending as may be
         ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
+        ├── CheckpointAbortedError      not every worker could do its part, so it was given up
         ├── IncompleteCheckpointError   parts are missing, so there is nothing to commit
         └── ConflictingPartsError       parts say different things about one leaf or tensor
 
@@ -289,6 +297,69 @@ class StaleIncarnationError(ClusterError):
         )
 
 
+class DuplicateWorkerError(ClusterError):
+    """Another process has joined under this worker's name, and the newest counts."""
+
+    def __init__(self, job_id: str, worker_id: str) -> None:
+        self.job_id = job_id
+        self.worker_id = worker_id
+        super().__init__(
+            f"another process has joined job {job_id!r} as worker {worker_id!r}, so this one is out; give each worker "
+            "its own WORKER_ID (strata run: --name), or end the older process"
+        )
+
+
+class ProtocolMismatchError(ClusterError):
+    """The coordinator speaks another version of the contract."""
+
+    def __init__(self, address: str, *, theirs: int, ours: int) -> None:
+        self.address = address
+        self.theirs = theirs
+        self.ours = ours
+        older = "coordinator" if theirs < ours else "worker"
+        super().__init__(
+            f"the coordinator at {address} speaks version {theirs} of the contract and this worker {ours}; "
+            f"update Strata on the {older}"
+        )
+
+
+class WorldSizeError(ClusterError):
+    """A worker was started for another number of workers than its job needs."""
+
+    def __init__(self, job_id: str, *, given: int, needed: int) -> None:
+        self.job_id = job_id
+        self.given = given
+        self.needed = needed
+        super().__init__(
+            f"this worker was started with WORLD_SIZE={given}, but job {job_id!r} needs {needed} workers to run; start "
+            "all workers with the same WORLD_SIZE, or lower the job's minimum"
+        )
+
+
+class DatasetChangedError(ClusterError):
+    """A dataset is not the one that the job began with."""
+
+    def __init__(self, dataset_id: str, *, url: str) -> None:
+        self.dataset_id = dataset_id
+        self.url = url
+        super().__init__(
+            f"the files of dataset {dataset_id!r} ({url}) are not those that this job began with, so its data position "
+            "means nothing in them; bring the old files back, or use another job id or dataset name"
+        )
+
+
+class Reconfigure(ClusterError):  # noqa: N818 - it is news, and no failure
+    """The membership of the job changed: what was done since the last checkpoint is void; restore and go on."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        self.generation = generation
+        self.reason = reason
+        super().__init__(
+            f"generation {generation} is over: {reason or 'the membership changed'}; call run.restore(state) and go "
+            "on, or loop over run.steps(state), which does"
+        )
+
+
 class StaleGenerationError(ClusterError):
     """The command belongs to a membership that is no more."""
 
@@ -467,6 +538,15 @@ class DatasetNotFoundError(DataError, LookupError):
         super().__init__(f"{_shorten(url)}: {problem}; {hint}")
 
 
+class DatasetExistsError(DataError):
+    """There is something already where a dataset was to be written; it was left as it is."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        self.problem = problem
+        super().__init__(f"{_shorten(url)}: {problem}; choose another place, or clear this one yourself")
+
+
 class UnknownDataFormatError(DataError):
     """No reader knows these files, or the one that was named cannot read them."""
 
@@ -623,6 +703,15 @@ class StorageUnavailableError(StorageError):
         super().__init__(f"{problem} ({tries} in {elapsed_s:.1f} s)", path=path, backend=backend, hint=hint)
 
 
+class ObjectChangedError(StorageError):
+    """The object was replaced since the version that was asked for; nothing of the new one was given."""
+
+    def __init__(self, path: str, *, backend: str) -> None:
+        super().__init__(
+            "it was replaced since it was listed", path=path, backend=backend, hint="list it again for its new version"
+        )
+
+
 class CorruptObjectError(StorageError):
     """The object is not what was written: it is shorter than what is asked of it, or its digest differs."""
 
@@ -766,12 +855,26 @@ class CheckpointBusyError(CheckpointError):
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
     """A save or restore did not end in the time given; it goes on."""
 
-    def __init__(self, what: str, *, phase: str, timeout_s: float) -> None:
+    def __init__(self, what: str, *, phase: str, timeout_s: float, waits_for: Iterable[str] = ()) -> None:
         self.what = what
         self.phase = phase
         self.timeout_s = timeout_s
+        self.waits_for = list(waits_for)
+        whom = f", waiting for {', '.join(self.waits_for[:5])}" if self.waits_for else ""
         super().__init__(
-            f"{what} is still {phase} after {timeout_s:g} s; it goes on: wait longer, or look at the store"
+            f"{what} is still {phase}{whom} after {timeout_s:g} s; it goes on: wait longer, or look at the "
+            f"{'workers' if whom else 'store'}"
+        )
+
+
+class CheckpointAbortedError(CheckpointError):
+    """A checkpoint of several workers was given up; none of it is listed, and older ones stay."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step = step
+        self.reason = reason
+        super().__init__(
+            f"the checkpoint of step {step} was given up: {reason}; training goes on, and a later step can be saved"
         )
 
 

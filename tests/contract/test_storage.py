@@ -19,6 +19,7 @@ import pytest
 from strata.errors import (
     CorruptObjectError,
     InvalidKeyError,
+    ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
@@ -288,6 +289,21 @@ class TestStorage:
         assert not await storage.exists("nowhere")
         assert not await storage.exists("there")
         assert await storage.exists("there/x")
+
+    async def test_a_version_that_was_replaced_is_not_read(self, storage: Storage) -> None:
+        await storage.write("a/b", b"first version")
+        (info,) = [info async for info in storage.list("a")]
+        assert info.etag is not None
+        assert await storage.read("a/b", start=6, etag=info.etag) == b"version"
+        assert await storage.read("a/b", start=13, etag=info.etag) == b""
+        await storage.write("a/b", b"second version")
+        for start in (0, 6, 14):
+            with pytest.raises(ObjectChangedError):
+                await storage.read("a/b", start=start, etag=info.etag)
+        await storage.delete("a/b")
+        # Azure looks at the condition first.
+        with pytest.raises((ObjectNotFoundError, ObjectChangedError)):
+            await storage.read("a/b", etag=info.etag)
 
     async def test_delete_removes_and_does_not_mind_what_is_gone(self, storage: Storage) -> None:
         await storage.write("d/e/f", b"1")

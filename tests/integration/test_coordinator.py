@@ -16,7 +16,7 @@ from strata.client.connection import Connection
 from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster.events import CheckpointCommitted, Effect, GenerationChanged, ManifestWanted
-from strata.cluster.replies import Heard, Registered
+from strata.cluster.replies import Heard
 from strata.coordinator.server import SERVICE, Coordinator, CoordinatorConfig
 from strata.errors import (
     BadCommandError,
@@ -268,16 +268,3 @@ class TestOtherLanguages:
                 async for each in reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([asked]))
             ]
             assert SERVICE in {service.name for service in answer.list_services_response.service}
-
-
-async def test_garbage_on_each_port_is_refused_and_disturbs_nobody(party: Party) -> None:
-    worker = await party.join("a")
-    for port in (party.coordinator.grpc_port, party.coordinator.channel_port):
-        for garbage in (b"\x00" * 500, b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 40, b"PRI * HTTP/2.0\r\n\r\nSM"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(garbage)
-            writer.write_eof()
-            await reader.read(100)
-            writer.close()
-    assert isinstance(await worker.ask(beat("a")), Heard)
-    assert isinstance(worker.registered, Registered)

@@ -38,23 +38,28 @@ with Client(sys.argv[1], sys.argv[2]) as client:
 class Service:
     """A coordinator in a process of its own, on ports that stay the same when it is started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self._folder = folder
-        self._grpc, self._channel = free_ports(2)
-        self.url = f"127.0.0.1:{self._grpc}"
+        self._options = options
+        self.grpc_port, self.channel_port = free_ports(2)
+        self.url = f"127.0.0.1:{self.grpc_port}"
 
     @contextmanager
     def serving(self) -> Iterator[subprocess.Popen[bytes]]:
         log = self._folder / "coordinator.log"
         command = [sys.executable, "-m", "strata", "coordinator", "--grpc-address", self.url]
-        command += ["--channel-address", f"127.0.0.1:{self._channel}", "--state", f"sqlite://{self._folder}/j.db"]
+        command += ["--channel-address", f"127.0.0.1:{self.channel_port}", "--state", f"sqlite://{self._folder}/j.db"]
+        command += self._options
         with running(command, log=log, is_ready=lambda: b"ready" in log.read_bytes()) as process:
             yield process
 
-    def job(self) -> pb.JobStatus:
+    def jobs(self) -> list[pb.JobStatus]:
         with grpc.insecure_channel(self.url) as channel:
             status = stubs.CoordinatorStub(channel).GetStatus(pb.GetStatus(), timeout=10, wait_for_ready=True)
-        (job,) = status.jobs
+        return list(status.jobs)
+
+    def job(self) -> pb.JobStatus:
+        (job,) = self.jobs()
         return job
 
     def states(self) -> dict[str, str]:
@@ -93,6 +98,70 @@ def test_a_worker_that_dies_or_stops_is_found_out(service: Service, how: signal.
         wait_until(lambda: service.states()["dies"] == "failed")
         assert service.states()["stays"] != "failed"
         assert service.job().generation == before + 1
+
+
+# Holds the interpreter's lock, as a library may that does not let go of it, and then says who is there.
+HOLDING = WORKER.replace(
+    "    sys.stdin.read()",
+    """
+    import ctypes
+    ctypes.PyDLL(None).sleep(int(sys.argv[3]))
+    print(client.heartbeat().generation, flush=True)
+    sys.stdin.read()
+""",
+)
+
+
+@contextmanager
+def holding_process(url: str, seconds: int, script: str = HOLDING) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", script, url, "holds", str(seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "in\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_worker_whose_training_thread_holds_the_interpreter_for_several_leases_stays(tmp_path: Path) -> None:
+    service = Service(tmp_path, "--lease", "1", "--grace", "1")
+    with service.serving(), holding_process(service.url, 5) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "1\n"
+        assert service.states() == {"holds": "idle"}
+        assert service.job().generation == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_worker_that_dies_or_stops_while_it_holds_the_interpreter_is_found_out(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    service = Service(tmp_path, "--lease", "1", "--grace", "1")
+    with service.serving(), holding_process(service.url, 60) as worker:
+        wait_until(lambda: service.job().workers[0].silent_s > 2)
+        assert service.states() == {"holds": "idle"}
+        (voucher,) = children_of(worker.pid)
+        worker.send_signal(how)
+        wait_until(lambda: service.states() == {"holds": "failed"})
+        if how is signal.SIGKILL:
+            worker.wait()
+            wait_until(lambda: not Path(f"/proc/{voucher}").exists())
+
+
+def test_a_worker_that_holds_the_interpreter_for_longer_than_it_may_is_failed(tmp_path: Path) -> None:
+    service = Service(tmp_path, "--lease", "1", "--grace", "1")
+    script = HOLDING.replace("sys.argv[2])", "sys.argv[2], vouch_s=3)")
+    with service.serving(), holding_process(service.url, 60, script):
+        wait_until(lambda: service.job().workers[0].silent_s > 2)
+        assert service.states() == {"holds": "idle"}
+        wait_until(lambda: service.states() == {"holds": "failed"})
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] or [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
 
 
 def test_a_worker_that_ends_says_goodbye(service: Service) -> None:

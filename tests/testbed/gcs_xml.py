@@ -13,6 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 import uuid
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -117,9 +118,16 @@ class _Front(BaseHTTPRequestHandler):
             if start >= size:
                 self._answer(416)
                 return
-        data = self._ask("GET", f"{path}?alt=media&generation={info['generation']}")
-        if data is not None:
-            self._answer(status, data[start:end], headers)
+        try:
+            data = self._fetch("GET", f"{path}?alt=media&generation={info['generation']}")
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                # It was written over between the two questions, so it is asked for anew, as what it is now.
+                self._read(bucket, key)
+            else:
+                self._answer(error.code)
+            return
+        self._answer(status, data[start:end], headers)
 
     def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
         prefix = query.get("prefix", [""])[0]
@@ -148,14 +156,17 @@ class _Front(BaseHTTPRequestHandler):
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> bytes | None:
         """Ask the server behind; pass its refusal on and return None."""
-        message = urllib.request.Request(self.backend + path, body, headers or {}, method=method)
         try:
-            with urllib.request.urlopen(message, timeout=20) as response:
-                answer: bytes = response.read()
-                return answer
+            return self._fetch(method, path, body, headers)
         except urllib.error.HTTPError as error:
             self._answer(error.code)
             return None
+
+    def _fetch(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:
+        message = urllib.request.Request(self.backend + path, body, headers or {}, method=method)
+        with urllib.request.urlopen(message, timeout=20) as response:
+            answer: bytes = response.read()
+            return answer
 
     def _answer(
         self,

@@ -12,6 +12,7 @@ from strata.errors import (
     BadCommandError,
     BarrierCancelledError,
     BarrierTimeoutError,
+    CheckpointAbortedError,
     CheckpointBusyError,
     CheckpointExistsError,
     CheckpointNotFoundError,
@@ -25,8 +26,11 @@ from strata.errors import (
     CorruptObjectError,
     DamagedCheckpointError,
     DamagedRecordError,
+    DatasetChangedError,
     DatasetConflictError,
+    DatasetExistsError,
     DatasetNotFoundError,
+    DuplicateWorkerError,
     GenerationChangedError,
     IllegalTransitionError,
     IncompleteCheckpointError,
@@ -40,6 +44,7 @@ from strata.errors import (
     MissingWorker,
     MixedFormatsError,
     NoWorkersError,
+    ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
     OutboxFullError,
@@ -47,7 +52,9 @@ from strata.errors import (
     PayloadTooLargeError,
     PortTakenError,
     PositionMismatchError,
+    ProtocolMismatchError,
     QuotaExceededError,
+    Reconfigure,
     RestoreTooLateError,
     SchemaMismatchError,
     StaleGenerationError,
@@ -67,6 +74,7 @@ from strata.errors import (
     UnknownWorkerError,
     UnsafeStoreError,
     UnsavableStateError,
+    WorldSizeError,
 )
 
 SAMPLES = [
@@ -83,6 +91,7 @@ SAMPLES = [
     StoragePermissionError("a/b", backend="local", problem="Read-only file system", hint="remount it"),
     StorageFullError("a/b", backend="local", problem="No space left on device"),
     StorageUnavailableError("a/b", backend="s3", problem="no answer", attempts=3, elapsed_s=1.5, hint="wait"),
+    ObjectChangedError("a/b", backend="s3://bucket"),
     CorruptObjectError("a/b", backend="local", problem="it has 3 bytes, but 5 were asked for"),
     InvalidKeyError("../a", "the key has the segment '..'"),
     UnsafeStoreError("a/b", backend="s3://bucket"),
@@ -93,6 +102,11 @@ SAMPLES = [
     JournalUnavailableError("/state", "disk is full"),
     JournalDamagedError("/state", "entry 7 is missing"),
     UnknownJobError("llm", known=["default"]),
+    DuplicateWorkerError("llm", "w1"),
+    ProtocolMismatchError("host:50051", theirs=2, ours=1),
+    WorldSizeError("llm", given=2, needed=4),
+    DatasetChangedError("imagenet", url="s3://b/d"),
+    Reconfigure(7, "w1 failed: lease ended"),
     StaleIncarnationError("w1", "i7", state="failed"),
     StaleGenerationError("w1", sent=3, current=4),
     IllegalTransitionError("w1", current="failed", wanted="training"),
@@ -108,6 +122,7 @@ SAMPLES = [
     BarrierCancelledError("epoch", "operator"),
     GenerationChangedError("epoch", 4),
     DatasetNotFoundError("/data", "there are no files in it", hint="check the path"),
+    DatasetExistsError("/data", "there is something already"),
     UnknownDataFormatError("a.xyz", "its ending is that of no format", known=["parquet", "csv"]),
     MixedFormatsError("/data", {"csv": "a.csv", "parquet": "b.parquet"}),
     SchemaMismatchError("a.parquet", "b.parquet", "column 'x' is only in the first"),
@@ -123,6 +138,7 @@ SAMPLES = [
     StateMismatchError(100, "model.w", "it has another shape"),
     CheckpointBusyError(100, pending=["step 50 (writing)"], waited_s=1.5),
     CheckpointTimeoutError("saving step 100", phase="writing", timeout_s=5),
+    CheckpointAbortedError(100, "w failed: lease ended"),
     IncompleteCheckpointError(100, "part 2 of 2 is missing", missing=[2]),
     ConflictingPartsError(100, "lr", "parts 1 and 2 differ"),
 ]
@@ -148,7 +164,7 @@ def test_every_error_stands_in_the_drawn_tree_below_its_parent() -> None:
     drawn = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        name = next((word for word in line.split() if word.endswith("Error")), None)
+        name = next((word for word in line.split() if word.endswith(("Error", "Reconfigure"))), None)
         if name is None or line.strip(" │├└─").split()[0] != name:
             continue
         depth = line.index(name) // 4

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 CHUNK_BYTES = 4 << 20
 DIGEST_BYTES = 16
@@ -46,6 +46,16 @@ def digest_chunks(view: memoryview, indices: Sequence[int] | None = None) -> lis
     digests: list[bytes] = [b""] * len(wanted)
     for lane, found in enumerate(done):
         digests[lane::THREADS] = found
+    return digests
+
+
+def digest_behind(view: memoryview, wait_ready: Callable[[int], object]) -> list[bytes]:
+    """The digests of all chunks, in one thread that follows whoever fills the view."""
+    digests = []
+    for start in range(0, len(view), CHUNK_BYTES):
+        end = min(start + CHUNK_BYTES, len(view))
+        wait_ready(end)
+        digests.append(xxhash.xxh3_128_digest(view[start:end]))
     return digests
 
 

@@ -26,6 +26,8 @@ class Draft:
     part: int
     parts: int
     generation: int
+    token: str = ""
+    """Makes the names of this attempt its own; the coordinator is told of it, and nobody looks for it by name."""
     opaque: bytes | bytearray | memoryview | None = None
     flat: FlatState | None = None
     plan: PartLayout | None = None
@@ -98,6 +100,7 @@ def make_draft(
     part: int,
     parts: int,
     generation: int,
+    token: str = "",
 ) -> Draft:
     """Check the arguments and take the state apart; raise ValueError or UnsavableStateError."""
     for name, value in (("step", step), ("epoch", epoch), ("part", part), ("generation", generation)):
@@ -118,6 +121,7 @@ def make_draft(
         part=part,
         parts=parts,
         generation=generation,
+        token=token,
         opaque=opaque,
         flat=flat,
         plan=plan_part(flat.leaves) if flat is not None else None,

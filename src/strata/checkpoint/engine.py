@@ -7,11 +7,12 @@ import json
 import logging
 from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint import layout
 from strata.checkpoint.catalog import Catalog
+from strata.checkpoint.coordination import PartAck
 from strata.checkpoint.merge import merge_reports
 from strata.checkpoint.reader import Reader
 from strata.checkpoint.restore import Restored, restore
@@ -46,6 +47,15 @@ class _ParentGoneError(Exception):
     """The parent of a delta was deleted while it was written; it is written again, in full."""
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a save came to: the step that it is bit-identical to, if it is, and what the coordinator is to be told."""
+
+    info: CheckpointInfo
+    same_as: int | None = None
+    ack: PartAck | None = None
+
+
 class Engine:
     """One job's checkpoints on one storage. ``on_phase`` is told where a save is, before it goes on."""
 
@@ -76,13 +86,8 @@ class Engine:
         self._retain_waits = False
         self._scratch: list[mmap.mmap] = []
 
-    async def save(
-        self, draft: Draft, image: StagedImage, follow: Callable[[str], None]
-    ) -> tuple[CheckpointInfo, int | None]:
-        """Save one part, and commit it if it is the only one; ``follow`` is told of every phase too.
-
-        Also returns the step that this state is bit-identical to, if it is.
-        """
+    async def save(self, draft: Draft, image: StagedImage, follow: Callable[[str], None]) -> Saved:
+        """Save one part, and commit it if it is the only one; ``follow`` is told of every phase too."""
         with _counted(self._saving, draft.step):
             await self._writer.check_free(draft.step)
             try:
@@ -92,9 +97,9 @@ class Engine:
 
     async def _save(
         self, draft: Draft, image: StagedImage, parent: Manifest | None, follow: Callable[[str], None]
-    ) -> tuple[CheckpointInfo, int | None]:
+    ) -> Saved:
         self._enter("writing", follow)
-        if draft.parts > 1:
+        if draft.parts > 1 and not draft.token:
             await self._writer.retract_report(draft.step, draft.part, draft.parts)
         record = await self._writer.write_part(
             image,
@@ -102,6 +107,7 @@ class Engine:
             part=draft.part,
             parts=draft.parts,
             opaque=draft.flat is None,
+            token=draft.token,
             parent=parent.parts[draft.part] if parent is not None else None,
         )
         self._enter("written", follow)
@@ -114,7 +120,7 @@ class Engine:
 
     async def _commit_part(
         self, draft: Draft, record: PartRecord, parent: Manifest | None, follow: Callable[[str], None]
-    ) -> tuple[CheckpointInfo, int | None]:
+    ) -> Saved:
         is_delta = parent is not None and any(layout.step_of(e.path) != draft.step for e in record.extents)
         manifest = draft.manifest(
             record,
@@ -122,13 +128,14 @@ class Engine:
             parent=parent.step if parent is not None and is_delta else None,
             deltas=parent.deltas + 1 if parent is not None and is_delta else 0,
         )
-        if draft.parts > 1:
-            await self._writer.report(manifest, draft.part, draft.parts)
+        if draft.parts > 1 or draft.token:
+            report = await self._writer.report(manifest, draft.part, draft.parts, token=draft.token)
             self._enter("reported", follow)
-            return _uncommitted(self.catalog.describe(manifest).info, draft.parts), None
+            info = replace(self.catalog.describe(manifest).info, parts=draft.parts, committed=False)
+            return Saved(info, None, _acknowledge(draft, record, report) if draft.token else None)
         if any(tensor.shape != tensor.slices[0].shape for tensor in manifest.tensors.values()):
             manifest = merge_reports([manifest])
-        return await self._publish(manifest, follow, {manifest.parent})
+        return Saved(*await self._publish(manifest, follow, {manifest.parent}))
 
     async def _publish(
         self, manifest: Manifest, follow: Callable[[str], None], parents: set[int | None]
@@ -159,15 +166,23 @@ class Engine:
             raise CheckpointExistsError(step, path=f"{self.directory}/{layout.manifest_name(step)}")
         if manifest is None:
             raise IncompleteCheckpointError(step, f"no part of generation {generation} was saved")
-        try:
-            done = await self._publish(manifest, lambda name: None, {report.parent for report in reports})
-        except _ParentGoneError:
-            problem = "the checkpoint that its deltas point at was deleted meanwhile"
-            raise IncompleteCheckpointError(step, problem, missing=range(len(reports))) from None
+        done = await self.publish(manifest, {report.parent for report in reports})
         for part in range(len(reports)):
             with suppress(StorageError):  # of no use any more, and swept some day
                 await self._writer.retract_report(step, part, len(reports))
         return done
+
+    async def publish(self, manifest: Manifest, parents: set[int | None]) -> tuple[CheckpointInfo, int | None]:
+        """Commit a manifest of several parts; also return the step that it is bit-identical to, if it is."""
+        try:
+            return await self._publish(manifest, lambda name: None, parents)
+        except _ParentGoneError:
+            problem = "the checkpoint that its deltas point at was deleted meanwhile"
+            raise IncompleteCheckpointError(manifest.step, problem, missing=range(len(manifest.parts))) from None
+
+    async def is_committed(self, step: int) -> bool:
+        """Whether the manifest of a step is in storage."""
+        return await self._exists(layout.manifest_name(step))
 
     async def _read_reports(self, step: int, generation: int) -> list[Manifest]:
         found: dict[int, dict[int, Manifest]] = {}
@@ -275,20 +290,22 @@ class Engine:
         if going:
             log.info("pruned steps %s and %d objects", sorted(steps), len(going))
 
-    async def retain(self) -> None:
-        """Prune after a commit; what goes wrong is said and does not touch the new checkpoint.
+    async def retain(self) -> list[int]:
+        """Prune after a commit and return which steps went; what goes wrong does not touch the new checkpoint.
 
         One that has not begun yet will see this commit too, so they do not queue up behind a slow store.
         """
         if self._retain_waits:
-            return
+            return []
         self._retain_waits = True
         self._on_phase("retaining")
+        gone: list[Verdict] = []
         try:
-            await self.prune()
+            gone = await self.prune()
         except StorageError as error:
             log.warning("old checkpoints could not be pruned: %s", error)
         self._on_phase("retained")
+        return [verdict.step for verdict in gone]
 
     async def _find_parent(self, draft: Draft) -> Manifest | None:
         """The checkpoint that a delta may point at, or None for a full save."""
@@ -332,5 +349,12 @@ def _is_same(previous: Manifest, manifest: Manifest) -> bool:
     return previous.step != manifest.step and has_values and digests == [part.digest for part in previous.parts]
 
 
-def _uncommitted(info: CheckpointInfo, parts: int) -> CheckpointInfo:
-    return replace(info, parts=parts, committed=False)
+def _acknowledge(draft: Draft, record: PartRecord, report: str) -> PartAck:
+    return PartAck(
+        step=draft.step,
+        epoch=draft.epoch,
+        generation=draft.generation,
+        report=report,
+        size_bytes=record.size_bytes,
+        digest=record.digest.hex(),
+    )

@@ -38,7 +38,8 @@ class CheckpointInfo:
 class SaveHandle:
     """One save under way. All of it may be asked from any thread; ``await handle`` waits on any event loop.
 
-    ``bytes_done`` are bytes that are durable, and ``blocked_s`` is how long the caller was held up.
+    ``bytes_done`` went to storage and are durable when the save ends, and ``blocked_s`` is how long the caller was held
+    up. ``waits_for`` are the workers that a checkpoint of several still waits for, as last heard.
     """
 
     def __init__(self, step: int) -> None:
@@ -47,6 +48,7 @@ class SaveHandle:
         self.bytes_total = 0
         self.bytes_done = 0
         self.blocked_s = 0.0
+        self.waits_for: tuple[str, ...] = ()
         self._future: Future[CheckpointInfo] = Future()
 
     def __repr__(self) -> str:
@@ -67,11 +69,17 @@ class SaveHandle:
         except FutureTimeoutError:
             if self._future.done() or timeout is None:
                 raise
-            raise CheckpointTimeoutError(f"the save of step {self.step}", phase=self.phase, timeout_s=timeout) from None
+            raise CheckpointTimeoutError(
+                f"the save of step {self.step}", phase=self.phase, timeout_s=timeout, waits_for=self.waits_for
+            ) from None
 
     def __await__(self) -> Generator[Any, None, CheckpointInfo]:
         # Shielded: who stops waiting does not stop the save.
         return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+
+    def note_bytes(self, done: int) -> None:
+        """Say how many bytes went to storage; from any thread, in any order."""
+        self.bytes_done = max(self.bytes_done, done)
 
     def end(self, info: CheckpointInfo) -> None:
         """Say that the checkpoint is committed, or its part durable; for the manager alone."""

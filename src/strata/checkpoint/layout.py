@@ -53,9 +53,9 @@ def part_name(step: int, part: int, parts: int, *, opaque: bool = False, token: 
     return f"{step_directory(step)}/{stem}{f'.{token}' if token else ''}.{suffix}"
 
 
-def report_name(step: int, part: int, parts: int) -> str:
+def report_name(step: int, part: int, parts: int, *, token: str = "") -> str:
     """What a worker says about its part until the checkpoint is committed."""
-    return f"{step_directory(step)}/part-{part + 1:05}-of-{parts:05}.json"
+    return f"{step_directory(step)}/part-{part + 1:05}-of-{parts:05}{f'.{token}' if token else ''}.json"
 
 
 def step_of(name: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
@@ -12,17 +13,19 @@ from strata import ids
 from strata.checkpoint.draft import make_draft
 from strata.checkpoint.engine import Engine
 from strata.checkpoint.handle import CheckpointInfo, SaveHandle
+from strata.checkpoint.joint import JointCheckpoints
 from strata.checkpoint.location import find_storage
 from strata.checkpoint.retention import GRACE_S, Best, RetentionPolicy, Verdict
 from strata.checkpoint.saver import SavePolicy, Saver, WhenBusy
 from strata.clock import Clock, SystemClock
-from strata.errors import CheckpointTimeoutError
+from strata.errors import CheckpointAbortedError, CheckpointNotFoundError, CheckpointTimeoutError, ClusterError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Coroutine, Sequence
     from types import TracebackType
 
+    from strata.checkpoint.coordination import CommitCoordinator
     from strata.checkpoint.restore import Restored
     from strata.storage import Storage
 
@@ -36,6 +39,10 @@ class CheckpointManager:
     ``max_pending`` saves are staged at a time, and staging memory is at most that many times the state; one more
     waits (at most ``wait_timeout_s``), is skipped, or fails, as ``when_busy`` says. A save that fails in the
     background is on its handle, in ``counters``, in the log, and given to ``on_error``; it never stops training.
+
+    With a ``coordinator`` (a :class:`strata.client.client.Client`), all workers of the job save together: each its
+    part, and the checkpoint is committed when all are durable. A commit that is not there after ``commit_timeout_s``
+    fails on this worker's handle, and names whom it waits for.
     """
 
     def __init__(
@@ -58,6 +65,8 @@ class CheckpointManager:
         on_phase: Callable[[str], None] | None = None,
         storage: Storage | None = None,
         clock: Clock | None = None,
+        coordinator: CommitCoordinator | None = None,
+        commit_timeout_s: float = 1_800.0,
     ) -> None:
         if full_every < 1:
             raise ValueError(f"full_every={full_every} must be 1 or more")
@@ -83,6 +92,11 @@ class CheckpointManager:
             on_phase=on_phase or _ignore,
         )
         self.counters = self._saver.counters
+        self._coordinator = coordinator
+        self._joint: JointCheckpoints | None = None
+        if coordinator is not None:
+            self._joint = JointCheckpoints(coordinator, self._engine, self._saver, timeout_s=commit_timeout_s)
+            self._saver.commit_jointly = self._joint.commit
 
     # Saving
 
@@ -126,11 +140,13 @@ class CheckpointManager:
         cursors: dict[str, Any] | None = None,
         part: int = 0,
         parts: int = 1,
-        generation: int = 0,
+        generation: int | None = None,
     ) -> SaveHandle:
         """Return a handle as soon as the state is staged; from then on it may change.
 
-        With ``parts`` above 1 this saves part number ``part``, and :meth:`commit` makes a checkpoint of all.
+        With ``parts`` above 1 this saves part number ``part``, and :meth:`commit` makes a checkpoint of all. With a
+        coordinator it gives both; ``generation`` is then the one that the state belongs to, and the save fails if it
+        is over.
         """
         return self._begin_save(
             data, step, epoch, metadata, cursors=cursors, part=part, parts=parts, generation=generation
@@ -146,12 +162,24 @@ class CheckpointManager:
         cursors: dict[str, Any] | None = None,
         part: int = 0,
         parts: int = 1,
-        generation: int = 0,
+        generation: int | None = None,
         write_behind: bool = False,
     ) -> SaveHandle:
         """Stage a save and hand it to the background: when it is staged, or with ``write_behind`` at once."""
         started_s = self._clock.monotonic_s()
         self._saver.warn_of_unchanged()
+        token = ""
+        if self._coordinator is not None:
+            if parts != 1 or part != 0:
+                raise ValueError(f"part={part}, parts={parts}: with a coordinator, the rank says which part this is")
+            try:
+                seat = self._coordinator.take_seat()
+            except ClusterError as error:
+                return self._saver.refuse(step, error)
+            if generation not in (None, seat.generation):
+                reason = f"generation {generation} is over, it is {seat.generation} now"
+                return self._saver.refuse(step, CheckpointAbortedError(step, reason))
+            part, parts, generation, token = seat.part, seat.parts, seat.generation, uuid.uuid4().hex[:8]
         draft = make_draft(
             data,
             job_id=self._job_id,
@@ -161,15 +189,18 @@ class CheckpointManager:
             cursors=cursors,
             part=part,
             parts=parts,
-            generation=generation,
+            generation=generation or 0,
+            token=token,
         )
         return self._saver.begin(draft, started_s, write_behind=write_behind)
 
     def commit(self, step: int, *, generation: int = 0, timeout_s: float | None = None) -> CheckpointInfo:
-        """Make a checkpoint of all parts of a step that were saved in this generation."""
+        """Make a checkpoint of all parts of a step that were saved in this generation; not for a coordinator's."""
+        if self._coordinator is not None:
+            raise ValueError("with a coordinator, a checkpoint is committed by itself when all parts are there")
         info, same_as = self._call(self._engine.commit(step, generation), f"the commit of step {step}", timeout_s)
         self._saver.note_unchanged(step, same_as)
-        self._saver.track(self._engine.retain())
+        self._saver.track(self._retain())
         self._saver.warn_of_unchanged()
         return info
 
@@ -185,17 +216,26 @@ class CheckpointManager:
     ) -> Restored:
         """Restore a step, or the newest good one; every byte is checked against its digest.
 
+        With a coordinator and no step, it is the one that all workers of this generation restore.
+
         ``like`` gives structure, types, devices and slices, and its tensors are filled in place; after an error
         their values are undefined. ``only`` is a pattern, or several, of dotted paths.
         """
         what = "the restore" if step is None else f"the restore of step {step}"
-        return self._call(self._engine.load(step, like, _patterns(only)), what, timeout_s)
+        return self._call(self._load(step, like, _patterns(only)), what, timeout_s)
 
     async def load_async(
         self, step: int | None = None, like: Any = None, *, only: str | Sequence[str] = ()
     ) -> Restored:
         """As :meth:`load`, for an event loop."""
-        return await asyncio.wrap_future(self._saver.submit(self._engine.load(step, like, _patterns(only))))
+        return await asyncio.wrap_future(self._saver.submit(self._load(step, like, _patterns(only))))
+
+    async def _load(self, step: int | None, like: Any, only: tuple[str, ...]) -> Restored:
+        if step is None and self._joint is not None:
+            step = await self._joint.restore_step()
+            if step is None:
+                raise CheckpointNotFoundError(None, path=self._engine.directory)
+        return await self._engine.load(step, like, only)
 
     # Looking
 
@@ -228,11 +268,28 @@ class CheckpointManager:
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint, also a damaged one whose step is to be saved again."""
-        self._call(self._engine.delete(step), f"the deletion of step {step}", None)
+        self._call(self._delete(step), f"the deletion of step {step}", None)
 
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Delete what retention does not keep, and debris; return what was, or would be, deleted and why."""
-        return self._call(self._engine.prune(dry_run=dry_run), "the prune", None)
+        return self._call(self._prune(dry_run=dry_run), "the prune", None)
+
+    async def _delete(self, step: int) -> None:
+        await self._engine.delete(step)
+        await self._forget([step])
+
+    async def _prune(self, *, dry_run: bool) -> list[Verdict]:
+        gone = await self._engine.prune(dry_run=dry_run)
+        if not dry_run:
+            await self._forget([verdict.step for verdict in gone])
+        return gone
+
+    async def _forget(self, steps: list[int]) -> None:
+        if self._joint is not None:
+            await self._joint.forget(steps)
+
+    async def _retain(self) -> None:
+        await self._engine.retain()
 
     # Ending
 
@@ -243,7 +300,11 @@ class CheckpointManager:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait for pending saves, at most ``timeout_s``, and let go of threads and memory."""
-        self._saver.close(timeout_s)
+        try:
+            self._saver.close(timeout_s)
+        finally:
+            if self._joint is not None:
+                self._joint.close()
         self._saver.warn_of_unchanged()
 
     def __enter__(self) -> Self:

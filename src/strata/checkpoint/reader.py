@@ -1,13 +1,16 @@
 """The reader: bytes of parts, checked against their digests before anyone sees them.
 
-What fills whole chunks of its target is read straight into it. Chunks that are shared by several targets, or whose
-target is not aligned like the file (then the device could not write to it either), go through a warm buffer and are
-copied while they are still in the processor's cache. Digests are checked in threads while the next chunks are read.
+From a local storage a few threads read, check and copy, each its own chunks; from others, reads are asked for on the
+event loop and checked in threads. What fills whole chunks of its target is read straight into it. Chunks that are
+shared by several targets, or whose target is not aligned like the file (then the device could not write to it either),
+go through a warm buffer and are copied while they are still in the processor's cache.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,20 +20,22 @@ from strata.checkpoint.delta import cut_extents
 from strata.checkpoint.digest import CHUNK_BYTES, chunk_count, digest_bytes
 from strata.checkpoint.dtypes import DTYPES
 from strata.checkpoint.layout import ALIGN_BYTES
-from strata.checkpoint.staging import allocate
 from strata.errors import CorruptObjectError, DamagedCheckpointError, ObjectNotFoundError
+from strata.storage.blocking import run_blocking
+from strata.storage.direct import allocate_huge, run_parallel
+from strata.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Iterator, Sequence
 
-    from strata.checkpoint.manifest import Manifest
+    from strata.checkpoint.manifest import Extent, Manifest
     from strata.storage import Storage
+    from strata.storage.open_files import OpenFiles
 
 # How much is asked of the storage at once, and how many such runs are under way.
 RUN_BYTES = 8 << 20
 CONCURRENCY = 8
-RUN_CHUNKS = RUN_BYTES // CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,10 @@ class Reader:
         self._directory = directory
         self._manifest = manifest
         self._on_bytes = on_bytes or (lambda count: None)
+        self._told = threading.Lock()
         self._scratch = scratch if scratch is not None else []
+        # A thread that reads, checks and copies at once is fastest with what fits the processor's cache.
+        self._run_chunks = 1 if isinstance(storage, LocalStorage) else RUN_BYTES // CHUNK_BYTES
 
     async def fetch(self, requests: Sequence[Request]) -> None:
         """Fill every target, or raise DamagedCheckpointError; then the targets are undefined."""
@@ -95,17 +103,33 @@ class Reader:
         await self._run_all([_Run(part, index, [[]], direct=False) for index in range(count)])
 
     async def _run_all(self, runs: Sequence[_Run]) -> None:
+        if isinstance(self._storage, LocalStorage):
+            await self._run_in_threads(self._storage, runs)
+        else:
+            await self._run_on_loop(runs)
+
+    async def _run_in_threads(self, storage: LocalStorage, runs: Sequence[_Run]) -> None:
+        def work(stop: threading.Event) -> None:
+            with storage.open_files() as files:
+                run_parallel(range(len(runs)), lambda number: read_run(files, runs[number], stop), stop)
+
+        def read_run(files: OpenFiles, run: _Run, stop: threading.Event) -> None:
+            with self._memory() as scratch:
+                start, view = self._span(run, scratch)
+                for extent, target in self._extents(run.part, start, view):
+                    with self._telling(run.part, start, view, extent.path):
+                        files.read_into(f"{self._directory}/{extent.path}", target, extent.offset, stop)
+                self._check_and_deliver(run, start, view)
+
+        await run_blocking(self._directory, work)
+
+    async def _run_on_loop(self, runs: Sequence[_Run]) -> None:
         waiting = iter(runs)
 
         async def lane() -> None:
-            # Warm after its first use; new memory for every run would cost more than the read.
-            memory = self._scratch.pop() if self._scratch else allocate(RUN_BYTES)
-            try:
+            with self._memory() as scratch:
                 for run in waiting:
-                    await self._read_run(run, memoryview(memory))
-            finally:
-                if len(self._scratch) < CONCURRENCY:
-                    self._scratch.append(memory)
+                    await self._read_run(run, scratch)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -114,6 +138,19 @@ class Reader:
         except BaseExceptionGroup as errors:
             damaged = [error for error in errors.exceptions if isinstance(error, DamagedCheckpointError)]
             raise (damaged or errors.exceptions)[0] from None
+
+    @contextmanager
+    def _memory(self) -> Iterator[memoryview]:
+        """Lend memory for a run, warm after its first use; new memory for every run would cost more than the read."""
+        try:
+            memory = self._scratch.pop()
+        except IndexError:
+            memory = allocate_huge(RUN_BYTES)
+        try:
+            yield memoryview(memory)
+        finally:
+            if len(self._scratch) < CONCURRENCY:
+                self._scratch.append(memory)
 
     def _plan(self, part: int, requests: list[Request]) -> Iterator[_Run]:
         """Cut what is wanted of a part into runs, which end at multiples of their size, where storages cut too."""
@@ -125,7 +162,7 @@ class Reader:
             end = min((index + 1) * CHUNK_BYTES, size)
             one = touching[0]
             direct = len(touching) == 1 and id(one) in aligned and one.offset <= index * CHUNK_BYTES and one.end >= end
-            follows = run is not None and run.last == index and index % RUN_CHUNKS != 0 and run.direct == direct
+            follows = run is not None and run.last == index and index % self._run_chunks != 0 and run.direct == direct
             if run is not None and follows and (not direct or run.requests[0][0] is one):
                 run.requests.append(touching)
                 continue
@@ -136,28 +173,37 @@ class Reader:
             yield run
 
     async def _read_run(self, run: _Run, scratch: memoryview) -> None:
+        start, view = self._span(run, scratch)
+        for extent, target in self._extents(run.part, start, view):
+            with self._telling(run.part, start, view, extent.path):
+                await self._storage.read_into(f"{self._directory}/{extent.path}", target, start=extent.offset)
+        await asyncio.to_thread(self._check_and_deliver, run, start, view)
+
+    def _span(self, run: _Run, scratch: memoryview) -> tuple[int, memoryview]:
+        """Return where in its part a run begins, and the memory to read it into."""
         start = run.first * CHUNK_BYTES
         end = min(run.last * CHUNK_BYTES, self._manifest.parts[run.part].size_bytes)
-        if run.direct:
-            request = run.requests[0][0]
-            view = request.target[start - request.offset : end - request.offset]
-        else:
-            view = scratch[: end - start]
-        await self._read_span(run.part, start, view)
-        await asyncio.to_thread(self._check_and_deliver, run, start, view)
-        self._on_bytes(end - start)
+        if not run.direct:
+            return start, scratch[: end - start]
+        request = run.requests[0][0]
+        return start, request.target[start - request.offset : end - request.offset]
 
-    async def _read_span(self, part: int, start: int, view: memoryview) -> None:
+    def _extents(self, part: int, start: int, view: memoryview) -> Iterator[tuple[Extent, memoryview]]:
+        """Return the pieces of objects that make up a span of a part, each with its memory."""
         position = 0
         for extent in cut_extents(self._manifest.parts[part].extents, start, start + len(view)):
-            target = view[position : position + extent.length]
-            try:
-                await self._storage.read_into(f"{self._directory}/{extent.path}", target, start=extent.offset)
-            except ObjectNotFoundError as error:
-                raise self._damaged(part, start, start + len(view), "the file is missing", extent.path) from error
-            except CorruptObjectError as error:
-                raise self._damaged(part, start, start + len(view), error.problem, extent.path) from error
+            yield extent, view[position : position + extent.length]
             position += extent.length
+
+    @contextmanager
+    def _telling(self, part: int, start: int, view: memoryview, path: str) -> Iterator[None]:
+        """Say of an object that is not as it was which part, tensor and bytes are lost with it."""
+        try:
+            yield
+        except ObjectNotFoundError as error:
+            raise self._damaged(part, start, start + len(view), "the file is missing", path) from error
+        except CorruptObjectError as error:
+            raise self._damaged(part, start, start + len(view), error.problem, path) from error
 
     def _check_and_deliver(self, run: _Run, start: int, view: memoryview) -> None:
         expected = self._manifest.parts[run.part].chunks
@@ -168,6 +214,8 @@ class Reader:
                 raise self._damaged(run.part, low, low + len(chunk), "its digest differs")
             if not run.direct:
                 _deliver(chunk, low, requests)
+        with self._told:
+            self._on_bytes(len(view))
 
     def _damaged(
         self, part: int, start: int, end: int, problem: str, path: str | None = None

@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from strata.checkpoint.background import BackgroundLoop, close_at_exit
@@ -18,15 +18,19 @@ from strata.checkpoint.staging import StagedImage, StagingPool
 from strata.errors import CheckpointBusyError, CheckpointError, CheckpointTimeoutError, UnchangedStateWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
+    from strata.checkpoint.coordination import PartAck
     from strata.checkpoint.draft import Draft
     from strata.checkpoint.engine import Engine
+    from strata.checkpoint.handle import CheckpointInfo
     from strata.clock import Clock
 
 T = TypeVar("T")
 WhenBusy = Literal["wait", "skip", "fail"]
 log = logging.getLogger(__name__)
+# So many parts may wait for the other workers; one more means that nothing is committed any more.
+MAX_UNCOMMITTED = 16
 
 
 @dataclass(slots=True)
@@ -70,12 +74,14 @@ class Saver:
         self._clock = clock
         self._on_error = on_error
         self._on_phase = on_phase
+        self.commit_jointly: Callable[[PartAck, SaveHandle], Awaitable[None]] | None = None
+        self._uncommitted: list[int] = []
         self.counters = Counters()
         self._pool = StagingPool(policy.max_pending)
         self._background = BackgroundLoop()
         self._slots = threading.Condition()
         self._staged: list[SaveHandle] = []
-        self._pending: set[Future[None]] = set()
+        self._pending: set[Future[Any]] = set()
         self._unchanged: list[UnchangedStateWarning] = []
         self._closed = False
         # Not the manager, which may be garbage while its last save is still under way.
@@ -90,6 +96,7 @@ class Saver:
         image: StagedImage | None = None
         try:
             image = draft.lend(self._pool)
+            image.on_taken = handle.note_bytes
             if not write_behind:
                 draft.fill(self._pool, image)
                 handle.phase = "staged"
@@ -129,8 +136,11 @@ class Saver:
         if self._closed:
             return
         self._closed = True
+        deadline_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
         try:
-            self.wait(timeout_s)
+            # What is pending may bring more: the commit of this save may be asked of this very worker.
+            while self._pending:
+                self.wait(None if deadline_s is None else max(0.0, deadline_s - self._clock.monotonic_s()))
         finally:
             self._background.close()
             self._pool.close()
@@ -148,7 +158,20 @@ class Saver:
 
     def track(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the background loop, and count it as pending until it ends."""
-        future = self.submit(work)
+        self._count(self.submit(work))
+
+    def serve(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run what others wait for, and count it as pending; also while this closes, but not after."""
+        with self._slots:
+            if self._closed and not self._pending:
+                work.close()
+                raise RuntimeError("this CheckpointManager is closed")
+            future = self._background.submit(work)
+            self._pending.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def _count(self, future: Future[None]) -> None:
         with self._slots:
             self._pending.add(future)
         future.add_done_callback(self._forget)
@@ -173,12 +196,16 @@ class Saver:
         draft = draft.without_values()
         try:
             try:
-                info, same_as = await self._engine.save(draft, image, follow)
+                saved = await self._engine.save(draft, image, follow)
             finally:
                 # Whoever fills the image still writes to it, though nobody wants it any more.
                 await asyncio.to_thread(image.wait_filled)
                 image.release()
                 self._give_slot_back(handle)
+            info = saved.info
+            if saved.ack is not None:
+                # Memory and slot are free again: a slow worker, or a coordinator that is away, holds up no later save.
+                info = await self._commit_jointly(saved.ack, handle, info)
         except asyncio.CancelledError:
             self._report_failure(handle, CheckpointError(f"the save of step {draft.step} was stopped by close()"))
             raise
@@ -186,11 +213,31 @@ class Saver:
             self._report_failure(handle, error)
             return
         self.counters.saved += 1
-        self.note_unchanged(draft.step, same_as)
+        self.note_unchanged(draft.step, saved.same_as)
         handle.end(info)
-        if info.committed:
+        if info.committed and saved.ack is None:
             await self._engine.retain()
         await asyncio.to_thread(self._pool.improve)
+
+    async def _commit_jointly(self, ack: PartAck, handle: SaveHandle, info: CheckpointInfo) -> CheckpointInfo:
+        assert self.commit_jointly is not None
+        if len(self._uncommitted) >= MAX_UNCOMMITTED:
+            waiting = [f"the commit of step {step}" for step in self._uncommitted]
+            raise CheckpointBusyError(ack.step, pending=waiting, waited_s=0.0)
+        handle.phase = "committing"
+        self._on_phase("acknowledging")
+        self._uncommitted.append(ack.step)
+        try:
+            await self.commit_jointly(ack, handle)
+        finally:
+            self._uncommitted.remove(ack.step)
+        return replace(info, committed=True)
+
+    def refuse(self, step: int, error: Exception) -> SaveHandle:
+        """Return the handle of a save that cannot even begin, for a reason that is no reason to stop training."""
+        handle = SaveHandle(step)
+        self._report_failure(handle, error)
+        return handle
 
     def _report_failure(self, handle: SaveHandle, error: Exception) -> None:
         self.counters.failed += 1
@@ -236,6 +283,6 @@ class Saver:
     def _describe_staged(self) -> list[str]:
         return [f"the save of step {each.step} ({each.phase})" for each in self._staged]
 
-    def _forget(self, future: Future[None]) -> None:
+    def _forget(self, future: Future[Any]) -> None:
         with self._slots:
             self._pending.discard(future)

@@ -27,7 +27,7 @@ from strata.checkpoint.tensors import (
 from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from strata.checkpoint.layout import PartLayout
     from strata.checkpoint.tree import Leaf
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # Few, because they take cores from training; not tuned on machines with more than two.
 THREADS = 2
 PIECE_BYTES = 8 << 20
-SPAN_BYTES = 64 << 20
+# After each of these, whoever writes what is staged is told.
+SPAN_BYTES = 16 << 20
 # Buffers grow in steps, so that a state that grows a little still fits the one it had.
 GRAIN_BYTES = 2 << 20
 # Smaller buffers gain too little from huge pages.
@@ -99,6 +100,7 @@ class StagedImage:
         self._ended = False
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
+        self.on_taken: Callable[[int], None] = lambda end: None
 
     def publish(self, ready_bytes: int, *, ended: bool = False, failure: BaseException | None = None) -> None:
         """Say how many bytes are final, or that no more will come."""
@@ -106,20 +108,20 @@ class StagedImage:
             self._ready_bytes, self._ended, self._failure = ready_bytes, ended, failure
             self._changed.notify_all()
 
-    def is_filled(self) -> bool:
-        """Whether all bytes are final."""
-        return self._ended and self._failure is None
-
-    def wait_ready(self, position: int) -> int:
-        """Wait until more than ``position`` bytes are final and return how many are; raise what ended the filling."""
+    def wait_ready(self, end: int) -> None:
+        """Wait until the first ``end`` bytes are final; raise what ended the filling before."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._ready_bytes > position)
+            self._changed.wait_for(lambda: self._ended or self._ready_bytes >= end)
             if isinstance(self._failure, Exception):
                 raise self._failure
             if self._failure is not None:
                 # Ctrl-C in the thread that fills is no reason to stop the one that waits.
                 raise CheckpointError(f"staging was stopped by {self._failure!r}") from self._failure
-            return self._ready_bytes
+
+    def take(self, end: int) -> None:
+        """Wait as :meth:`wait_ready`, and tell ``on_taken`` that these bytes go to storage now."""
+        self.wait_ready(end)
+        self.on_taken(end)
 
     def wait_filled(self) -> None:
         """Wait until nobody writes to the memory any more, whether that went well or not."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint import layout
 from strata.checkpoint.delta import find_changes, merge_extents
-from strata.checkpoint.digest import CHUNK_BYTES, digest_chunks, digest_part
+from strata.checkpoint.digest import CHUNK_BYTES, digest_behind, digest_part
 from strata.checkpoint.manifest import Extent, Manifest, PartRecord, encode
 from strata.errors import CheckpointExistsError, ObjectExistsError, StorageError
 from strata.storage.local import LocalStorage
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from strata.checkpoint.staging import StagedImage
     from strata.storage import Storage
 
-# Below this, one write of the whole is as fast as following who stages it.
-STREAM_BYTES = 64 << 20
-
 
 class Writer:
     """Writes parts and manifests below one job's checkpoints directory."""
@@ -34,8 +31,6 @@ class Writer:
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
         self._directory = directory
-        # Object stores copy what they stream, so there it is better to wait for the whole.
-        self._streams_in_place = isinstance(storage, LocalStorage)
 
     async def check_free(self, step: int) -> None:
         """Raise CheckpointExistsError if the step is committed; a save then must not begin."""
@@ -51,46 +46,37 @@ class Writer:
         part: int = 0,
         parts: int = 1,
         opaque: bool = False,
+        token: str = "",
         parent: PartRecord | None = None,
     ) -> PartRecord:
         """Make a part durable and return its record; with a parent, only what differs from it is written."""
         if parent is not None:
-            await asyncio.to_thread(image.wait_ready, image.size_bytes - 1)
+            await asyncio.to_thread(image.wait_ready, image.size_bytes)
             changes = await asyncio.to_thread(find_changes, image.view, parent)
             if changes is not None:
-                name = await self._free_name(step, part, parts, opaque=opaque, delta=True)
+                name = await self._free_name(step, part, parts, opaque=opaque, token=token, delta=True)
                 return await self._write_changes(image.view, name, changes.digests, changes.runs, parent)
-        name = await self._free_name(step, part, parts, opaque=opaque)
+        name = await self._free_name(step, part, parts, opaque=opaque, token=token)
         view = image.view
-        if image.is_filled() or image.size_bytes < STREAM_BYTES or not self._streams_in_place:
-            await asyncio.to_thread(image.wait_ready, image.size_bytes - 1)
-            chunks = await self._digest_during(view, self._storage.write(self._full(name), view))
+        if isinstance(self._storage, LocalStorage):
+            # What is staged is written while the rest is still being staged.
+            work = self._storage.write_behind(self._full(name), view, image.take)
         else:
-            chunks = await self._write_behind(name, image)
+            # Object stores copy what they stream, so there it is better to wait for the whole.
+            await asyncio.to_thread(image.wait_ready, image.size_bytes)
+            work = self._storage.write(self._full(name), view)
+        chunks = await self._digest_during(image, work)
         extents = (Extent(name, 0, len(view)),) if len(view) else ()
         return PartRecord(len(view), digest_part(chunks), tuple(chunks), extents)
 
-    async def _digest_during(self, view: memoryview, work: Coroutine[Any, Any, None]) -> list[bytes]:
-        digests = asyncio.create_task(asyncio.to_thread(digest_chunks, view))
+    async def _digest_during(self, image: StagedImage, work: Coroutine[Any, Any, None]) -> list[bytes]:
+        digests = asyncio.create_task(asyncio.to_thread(digest_behind, image.view, image.wait_ready))
         try:
             await work
         finally:
             # The thread reads the staged bytes, so they cannot be given back before it ends.
             await asyncio.wait([digests])
         return digests.result()
-
-    async def _write_behind(self, name: str, image: StagedImage) -> list[bytes]:
-        """Write what is staged while the rest is still being staged."""
-        chunks: list[bytes] = []
-        position = 0
-        async with self._storage.writer(self._full(name)) as writer:
-            while position < image.size_bytes:
-                ready = await asyncio.to_thread(image.wait_ready, position + CHUNK_BYTES)
-                end = ready if ready == image.size_bytes else ready - ready % CHUNK_BYTES
-                span = image.view[position:end]
-                chunks += await self._digest_during(span, writer.write(span))
-                position = end
-        return chunks
 
     async def publish(self, manifest: Manifest) -> int:
         """Commit: when this returns, the checkpoint exists, and before, it did not. Return the manifest's size."""
@@ -102,10 +88,11 @@ class Writer:
             raise CheckpointExistsError(manifest.step, path=path) from error
         return len(data)
 
-    async def report(self, manifest: Manifest, part: int, parts: int) -> None:
-        """Say that a part is durable, to whoever will commit."""
-        name = layout.report_name(manifest.step, part, parts)
+    async def report(self, manifest: Manifest, part: int, parts: int, *, token: str = "") -> str:
+        """Say that a part is durable, to whoever will commit; return where this is said."""
+        name = layout.report_name(manifest.step, part, parts, token=token)
         await self._storage.write(self._full(name), encode(manifest, "strata-part"))
+        return name
 
     async def retract_report(self, step: int, part: int, parts: int) -> None:
         """Take back what an earlier attempt said about this part, before its bytes are written anew."""
@@ -131,9 +118,11 @@ class Writer:
                     offset += end - start
         return PartRecord(len(view), digest_part(digests), tuple(digests), merge_extents(parent.extents, written))
 
-    async def _free_name(self, step: int, part: int, parts: int, *, opaque: bool, delta: bool = False) -> str:
-        name = layout.part_name(step, part, parts, opaque=opaque, delta=delta)
-        if await self._storage.exists(self._full(name)):
+    async def _free_name(
+        self, step: int, part: int, parts: int, *, opaque: bool, token: str, delta: bool = False
+    ) -> str:
+        name = layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=token)
+        if not token and await self._storage.exists(self._full(name)):
             return layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=uuid.uuid4().hex[:8])
         return name
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.cli import ckpt, config, coordinator, status, version
+from strata.cli import ckpt, config, coordinator, data, demo, run, status, version
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
@@ -29,10 +29,13 @@ app = typer.Typer(
 )
 app.command("version")(version.show_version)
 app.command("config")(config.show_config)
+app.command("demo")(demo.run_demo)
+app.command("run", context_settings=run.CONTEXT)(run.run_job)
 app.command("coordinator")(coordinator.run_coordinator)
 app.command("status")(status.show_status)
 app.command("events")(status.show_events)
 app.add_typer(ckpt.app, name="ckpt")
+app.add_typer(data.app, name="data")
 
 
 @app.callback()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -33,6 +34,13 @@ def run_coordinator(
             show_default="strata-journal.db in the working directory",
         ),
     ] = None,
+    lease: Annotated[
+        float, typer.Option(help="For how many seconds a worker counts as alive without a word from it.")
+    ] = 10.0,
+    grace: Annotated[
+        float, typer.Option(help="For how many seconds a worker whose connection closed may come back.")
+    ] = 2.0,
+    max_channels: Annotated[int, typer.Option(min=1, help="How many workers may be connected at a time.")] = 10_000,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run the coordinator: members, barriers, commits and data of all jobs.
@@ -41,16 +49,19 @@ def run_coordinator(
     on meanwhile and come back by themselves. SIGTERM and Ctrl-C drain it.
     """
     # Imported here: no other command needs gRPC, and loading it takes longer than most of them run.
+    from strata.cluster import Limits
     from strata.coordinator.journal import check_state
     from strata.coordinator.server import CoordinatorConfig, split_address
 
-    config = CoordinatorConfig(
-        grpc_address=grpc_address,
-        channel_address=channel_address,
-        advertise_channel=advertise_channel,
-        state=state or f"sqlite://{Path.cwd() / 'strata-journal.db'}",
-    )
     try:
+        config = CoordinatorConfig(
+            grpc_address=grpc_address,
+            channel_address=channel_address,
+            advertise_channel=advertise_channel,
+            state=state or f"sqlite://{Path.cwd() / 'strata-journal.db'}",
+            limits=Limits(lease_s=lease, grace_s=grace),
+            max_channels=max_channels,
+        )
         check_state(config.state)
         hosts = [split_address(address)[0] for address in (grpc_address, channel_address)]
     except ValueError as error:
@@ -58,6 +69,7 @@ def run_coordinator(
     _set_up_logging(as_json=log_json)
     if not all(host.startswith(_LOOPBACK) for host in hosts):
         log.warning("listening beyond this machine without authentication: let only a trusted network reach it")
+    _allow_open_files(max_channels)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(config))
 
@@ -81,6 +93,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     import uvloop
 
     return uvloop.new_event_loop()
+
+
+def _allow_open_files(channels: int) -> None:
+    """Let the process have a file for every connection, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = channels + 1_000
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("%d open files are allowed, and %d channels may need %d", allowed, channels, wanted)
 
 
 def _set_up_logging(*, as_json: bool) -> None:

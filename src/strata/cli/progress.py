@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.progress import ProgressColumn
+
 
 @contextmanager
 def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
@@ -16,16 +18,31 @@ def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda count: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    with _show(what, total_bytes, DownloadColumn(binary_units=True), TransferSpeedColumn()) as advance:
+        yield advance
+
+
+@contextmanager
+def show_rows(what: str, total_rows: int) -> Iterator[Callable[[int], None]]:
+    """Show how many of these rows are done; yields what to call with each further number of them."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.progress import MofNCompleteColumn, TextColumn
+
+    with _show(what, total_rows, MofNCompleteColumn(), TextColumn("rows")) as advance:
+        yield advance
+
+
+@contextmanager
+def _show(what: str, total: int, *details: ProgressColumn) -> Iterator[Callable[[int], None]]:
+    # Rich is slow to import, and a command whose output is piped does not need it.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), *details, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total_bytes)
+        task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)

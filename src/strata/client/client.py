@@ -1,35 +1,44 @@
 """Client: the connection for a training loop that has no event loop of its own.
 
-It lives in a thread with its own event loop, so that the worker keeps beating while the training thread computes. A
-call that holds the interpreter's lock for longer than a lease still silences it; see docs/coordinator.md.
+It lives in a thread with its own event loop, so that the worker keeps beating while the training thread computes. While
+a call holds the interpreter's lock, a small process beside it vouches for the worker; see docs/coordinator.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from strata.client.connection import Connection
+from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck, Seat
+from strata.client.commits import Commits
+from strata.client.connection import Connection, Place, W
+from strata.client.vouching import BEATS_PER_LEASE, Vouching
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect
 from strata.cluster.replies import Heard, Registered, Reply
-from strata.errors import CoordinatorLostError
+from strata.errors import ClusterError
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 GOODBYE_TIMEOUT_S = 2.0
+# So long may the interpreter's lock be held before the worker counts as hanging.
+VOUCH_S = 300.0
 
 
 class Client:
     """A worker's connection with blocking calls, usable from any thread; leaving the block says goodbye.
 
     It does not survive a fork: a child that uses it gets an error that says so, and its parent is not disturbed.
+    ``vouch_s`` is how long the interpreter's lock may be held before the worker counts as hanging; with 0 there is no
+    process beside it, and a lock that is held for longer than the lease ends it.
     """
 
     def __init__(
@@ -39,6 +48,7 @@ class Client:
         *,
         job_id: str = "default",
         on_effect: Callable[[Effect], None] = lambda _: None,
+        vouch_s: float = VOUCH_S,
         **registration: Any,
     ) -> None:
         self._pid = os.getpid()
@@ -49,8 +59,10 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="strata-client", daemon=True)
         self._thread.start()
-        self._connection = self._call(self._make(on_effect))
-        self._running = asyncio.run_coroutine_threadsafe(self._connection.run(), self._loop)
+        self._on_effect = on_effect
+        self._vouching = Vouching(bound_s=vouch_s) if vouch_s else None
+        self._connection, self._commits = self._call(self._make())
+        self._running = self._submit(self._run())
         self._closed = False
         atexit.register(self.close)
 
@@ -58,6 +70,16 @@ class Client:
     def generation(self) -> int:
         """The generation that the worker knows of."""
         return self._connection.generation
+
+    @property
+    def place(self) -> Place:
+        """Where the worker stands among the others, as last heard."""
+        return self._connection.place
+
+    @property
+    def why_changed(self) -> str:
+        """Why the generation before this one ended, as far as it was said."""
+        return self._connection.why_changed
 
     @property
     def transport(self) -> str:
@@ -77,13 +99,55 @@ class Client:
         assert isinstance(heard, Heard)
         return heard
 
+    def note(self, **fields: Any) -> None:
+        """Let the beats in the background say what the worker is doing, without waiting for one."""
+        self._connection.beat = replace(self._connection.beat, **fields)
+
+    def own(self, kind: type[W], **fields: Any) -> W:
+        """Return a command of this worker in its present life."""
+        return self._connection.own(kind, **fields)
+
     def ask(self, command: c.JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error."""
         return self._call(self._connection.ask(command, timeout_s=timeout_s))
 
+    def tell(self, command: c.JobCommand) -> Future[Reply]:
+        """Send a command without waiting; it is sent again until it is answered, also after an outage."""
+        return self._submit(self._connection.ask(command))
+
     def meet(self, name: str, **fields: Any) -> BarrierReleased:
         """Arrive at a barrier and return when it is released, or raise why it will not be."""
         return self._call(self._connection.meet(name, **fields))
+
+    # What a CheckpointManager needs of it: see strata.checkpoint.coordination.CommitCoordinator.
+
+    def take_seat(self) -> Seat:
+        """Return the worker's present place, as last heard; waits only if it has never been heard."""
+        if self._connection.registered is None:
+            self.wait_registered()
+        rank, world_size, generation = self._connection.place
+        return Seat(rank, world_size, generation)
+
+    def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:
+        """Acknowledge a part; done when its checkpoint is committed."""
+        return self._submit(self._commits.commit_part(ack, timeout_s=timeout_s, on_wait=on_wait))
+
+    def serve_manifests(self, writer: ManifestWriter | None) -> None:
+        """Let this writer write the manifests that the worker is asked for."""
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self._commits.serve_manifests, writer)
+
+    def adopt_checkpoints(self, records: Sequence[CommitRecord]) -> Future[None]:
+        """Make known what storage holds."""
+        return self._submit(self._commits.adopt_checkpoints(records))
+
+    def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
+        """Make known what was deleted."""
+        return self._submit(self._commits.forget_checkpoints(steps))
+
+    def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
+        """Return the step that all workers of this generation go on from, or None for the beginning."""
+        return self._submit(self._commits.find_restore_point(timeout_s=timeout_s))
 
     def close(self) -> None:
         """Say goodbye, if the coordinator can hear it, and end the thread."""
@@ -92,13 +156,15 @@ class Client:
         self._closed = True
         atexit.unregister(self.close)
         goodbye = c.Goodbye(
-            job_id=self._worker.job_id, worker_id=self._worker.worker_id, incarnation=self._connection.incarnation
+            job_id=self._worker.job_id,
+            worker_id=self._worker.worker_id,
+            incarnation=self._connection.worker.incarnation,
         )
         try:
             if self._connection.registered is not None:
                 self.ask(goodbye, timeout_s=GOODBYE_TIMEOUT_S)
-        except CoordinatorLostError:
-            pass  # its lease will end
+        except ClusterError as error:
+            log.info("no goodbye was said, so the lease will end: %s", error)
         finally:
             self._running.cancel()
             self._call(_settle())
@@ -111,14 +177,44 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _make(self, on_effect: Callable[[Effect], None]) -> Connection:
-        return Connection(self._url, self._worker, on_effect=on_effect)
+    async def _make(self) -> tuple[Connection, Commits]:
+        connection = Connection(self._url, self._worker, on_effect=self._take_effect, on_join=self._tick)
+        return connection, Commits(connection)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run(self) -> None:
+        ticking = asyncio.get_running_loop().create_task(self._tick_for_ever())
+        try:
+            await self._connection.run()
+        finally:
+            ticking.cancel()
+            if self._vouching is not None:
+                self._vouching.close()
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            self._tick()
+            lease_s = self._connection.registered.lease_s if self._connection.registered is not None else 1.0
+            await asyncio.sleep(lease_s / BEATS_PER_LEASE / 2)
+
+    def _tick(self) -> None:
+        """Let the process beside this one know that this thread runs; it speaks for the worker when it does not."""
+        connection = self._connection
+        # Only where the channel is open: the small process does not speak gRPC.
+        if self._vouching is not None and connection.registered is not None and connection.kind == "channel":
+            self._vouching.tick(connection.worker, connection.channel_url, connection.registered.lease_s)
+
+    def _take_effect(self, effect: Effect) -> None:
+        self._commits.take_effect(effect)
+        self._on_effect(effect)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if self._pid != os.getpid():
             work.close()
             raise RuntimeError("a Client does not survive a fork; make one in the new process")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
         try:
             return future.result()
         except KeyboardInterrupt:

@@ -13,16 +13,25 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
+from strata.client.vouching import BEATS_PER_LEASE
 from strata.cluster import commands as c
-from strata.cluster.commands import JobCommand
+from strata.cluster.commands import JobCommand, WorkerState
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
 from strata.cluster.replies import Heard, Registered, Reply
-from strata.errors import CoordinatorLostError, OutboxFullError, StaleIncarnationError, StrataError
-from strata.wire import convert
+from strata.errors import (
+    CoordinatorLostError,
+    DuplicateWorkerError,
+    JournalUnavailableError,
+    OutboxFullError,
+    ProtocolMismatchError,
+    StaleIncarnationError,
+    StrataError,
+)
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -32,14 +41,27 @@ DEFAULT_PORT = 50_051
 MAX_UNANSWERED = 10_000
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
-# Beats in a lease: so many may get lost before the worker counts as dead.
-BEATS_PER_LEASE = 4
 # How often an arrival at a barrier is said again: a release may have been lost with a connection.
 ARRIVE_AGAIN_S = 2.0
 
 
+W = TypeVar("W", bound=c.WorkerCommand)
+F = TypeVar("F", bound=c.FencedCommand)
+
+
+class Place(NamedTuple):
+    """Where a worker stands among the others of its generation."""
+
+    rank: int
+    world_size: int
+    generation: int
+
+
 class Connection:
-    """One worker of one job. Made, used and closed on one event loop; ``on_effect`` is told what comes by itself."""
+    """One worker of one job. Made, used and closed on one event loop; ``on_effect`` is told what comes by itself.
+
+    ``on_join`` is called each time that the worker is in, before anything that was asked is answered.
+    """
 
     def __init__(
         self,
@@ -47,25 +69,40 @@ class Connection:
         worker: c.RegisterWorker,
         *,
         on_effect: Callable[[Effect], None] = lambda _: None,
+        on_join: Callable[[], None] = lambda: None,
         use_channel: bool = True,
     ) -> None:
         self._address = parse_address(url)
         self._worker = worker
         self._on_effect = on_effect
+        self._on_join = on_join
         self._use_channel = use_channel
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, tuple[JobCommand, asyncio.Future[Reply]]] = {}
         self._meetings: dict[str, asyncio.Future[BarrierReleased]] = {}
         self._transport: Transport | None = None
+        self._refusal: StrataError | None = None
         self._jitter = random.SystemRandom()
         self.beat = c.Heartbeat(job_id=worker.job_id, worker_id=worker.worker_id, incarnation=worker.incarnation)
         self.registered: Registered | None = None
-        self.generation = 0
+        self.place = Place(rank=0, world_size=0, generation=0)
+        self.why_changed = ""
+        self.channel_url = ""
 
     @property
-    def incarnation(self) -> str:
-        """What the worker calls its present life; another one after it was declared dead."""
-        return self._worker.incarnation
+    def generation(self) -> int:
+        """The generation that the worker knows of."""
+        return self.place.generation
+
+    @property
+    def job_id(self) -> str:
+        """The job that the worker belongs to."""
+        return self._worker.job_id
+
+    @property
+    def worker(self) -> c.RegisterWorker:
+        """What the worker registers as; in another incarnation after it was declared dead."""
+        return self._worker
 
     @property
     def kind(self) -> str:
@@ -74,16 +111,22 @@ class Connection:
         return names.get(type(self._transport), "nothing")
 
     async def run(self) -> None:
-        """Keep the connection up until cancelled; then say nothing more."""
+        """Keep the connection up until cancelled, or until the coordinator refuses the worker for good."""
         failures = 0
         while True:
             try:
                 await self._connect()
+                self._on_join()
                 failures = 0
                 await self._serve()
-            except TransportLostError as error:
+                if self._refusal is not None:
+                    return
+            except (TransportLostError, JournalUnavailableError) as error:
                 failures += 1
                 log.debug("%s", error)
+            except StrataError as error:
+                self._refuse(error)
+                return
             finally:
                 await self._drop()
             backoff_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures, 10))
@@ -91,6 +134,8 @@ class Connection:
 
     async def ask(self, command: JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error; wait while the coordinator is away."""
+        if self._refusal is not None:
+            raise self._refusal
         if len(self._unanswered) >= MAX_UNANSWERED:
             raise OutboxFullError(limit=MAX_UNANSWERED)
         number = next(self._numbers)
@@ -105,9 +150,13 @@ class Connection:
         finally:
             self._unanswered.pop(number, None)
 
-    async def meet(self, name: str, **fields: Any) -> BarrierReleased:
-        """Arrive at a barrier and return when it is released, or raise why it will not be."""
-        arrival = self._fenced(c.ArriveAtBarrier, name=name, **fields)
+    async def meet(self, name: str, *, generation: int | None = None, **fields: Any) -> BarrierReleased:
+        """Arrive at a barrier and return when it is released, or raise why it will not be.
+
+        It is a barrier of ``generation``, or of the one that is known now.
+        """
+        generation = self.generation if generation is None else generation
+        arrival = self.own(c.ArriveAtBarrier, generation=generation, name=name, **fields)
         future = self._meetings.setdefault(name, asyncio.get_running_loop().create_future())
         try:
             while True:
@@ -118,14 +167,18 @@ class Connection:
         finally:
             self._meetings.pop(name, None)
 
-    def _fenced(self, kind: type[c.FencedCommand], **fields: Any) -> c.FencedCommand:
+    def own(self, kind: type[W], **fields: Any) -> W:
+        """Return a command of this worker in its present life."""
         return kind(
             job_id=self._worker.job_id,
             worker_id=self._worker.worker_id,
             incarnation=self._worker.incarnation,
-            generation=self.generation,
             **fields,
         )
+
+    def fenced(self, kind: type[F], **fields: Any) -> F:
+        """Return a command of this worker in the generation that it knows of."""
+        return self.own(kind, generation=self.generation, **fields)
 
     async def _connect(self) -> None:
         """Join over gRPC, which every coordinator has, and go on over the channel if its port is open."""
@@ -165,8 +218,12 @@ class Connection:
         if isinstance(reply, StrataError):
             raise reply
         assert isinstance(reply, Registered)
-        self.registered, self.generation = reply, reply.generation
-        return message.registered.channel_url
+        if message.registered.protocol != PROTOCOL:
+            raise ProtocolMismatchError(self._address, theirs=message.registered.protocol, ours=PROTOCOL)
+        # The coordinator's word at this moment: after it lost its journal, generations begin anew.
+        self.registered, self.place = reply, Place(reply.rank, reply.world_size, reply.generation)
+        self.channel_url = message.registered.channel_url
+        return self.channel_url
 
     async def _serve(self) -> None:
         for number, (command, _) in sorted(self._unanswered.items()):
@@ -182,9 +239,23 @@ class Connection:
     async def _beat(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            heard = await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
-            if isinstance(heard, Heard):
-                self.generation = max(self.generation, heard.generation)
+            try:
+                await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
+            except StaleIncarnationError as error:
+                if error.state not in (WorkerState.FAILED, WorkerState.LEFT):
+                    # Another process has joined under this name, and the newest counts: a restarted worker must win
+                    # against what is left of its last life.
+                    self._refuse(DuplicateWorkerError(self._worker.job_id, self._worker.worker_id))
+                # Declared dead while it could not be heard: it joins again, over a new connection.
+                await self._drop()
+                return
+
+    def _refuse(self, error: StrataError) -> None:
+        """Let everyone who waits, and whoever will ask, know why this worker may not be in the job."""
+        self._refusal = error
+        for _, future in self._unanswered.values():
+            if not future.done():
+                future.set_exception(error)
 
     async def _drop(self) -> None:
         transport, self._transport = self._transport, None
@@ -207,11 +278,16 @@ class Connection:
             if isinstance(reply, StrataError):
                 waiting[1].set_exception(reply)
             else:
+                if isinstance(reply, Heard) and reply.generation > self.generation:
+                    self.place = Place(reply.rank, reply.world_size, reply.generation)
                 waiting[1].set_result(reply)
 
     def _take_effect(self, effect: Effect) -> None:
         if isinstance(effect, GenerationChanged):
-            self.generation = max(self.generation, effect.generation)
+            self.why_changed = effect.reason
+            if effect.generation > self.generation and self._worker.worker_id in effect.to:
+                # It is addressed to all that are present, in the order of their ranks.
+                self.place = Place(effect.to.index(self._worker.worker_id), len(effect.to), effect.generation)
         elif isinstance(effect, BarrierReleased | BarrierFailed):
             future = self._meetings.get(effect.name)
             if future is not None and not future.done():

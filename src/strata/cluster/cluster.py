@@ -20,6 +20,7 @@ _HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
     c.ConfigureJob: Job.configure,
     c.RegisterWorker: Job.register,
     c.Heartbeat: Job.heartbeat,
+    c.Vouch: Job.vouch,
     c.Goodbye: Job.say_goodbye,
     c.ChannelLost: Job.lose_channel,
     c.FailWorkers: Job.fail_workers,
@@ -30,15 +31,20 @@ _HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
     c.AskRestorePoint: Job.ask_restore_point,
     c.TakeHand: Job.take_hand,
     c.ReportProgress: Job.report_progress,
+    c.SkipSamples: Job.skip_samples,
     c.AckPart: Job.ack_part,
     c.AskForManifest: Job.ask_for_manifest,
     c.ConfirmCommit: Job.confirm_commit,
+    c.AskCommit: Job.ask_commit,
+    c.GiveUpCheckpoint: Job.give_up_checkpoint,
     c.AbortCheckpoint: Job.abort_checkpoint,
     c.AdoptCheckpoints: Job.adopt_checkpoints,
     c.ForgetCheckpoints: Job.forget_checkpoints,
+    c.SetKey: Job.set_key,
+    c.GetKey: Job.get_key,
 }
-# A job comes to be when it is first configured or joined, or given a dataset; other commands need one that is there.
-_FOUNDING = (c.ConfigureJob, c.RegisterWorker, c.RegisterDataset, c.AdoptCheckpoints)
+# A job comes to be when it is first configured or joined, or given something to keep; other commands need one.
+_FOUNDING = (c.ConfigureJob, c.RegisterWorker, c.RegisterDataset, c.AdoptCheckpoints, c.SetKey)
 
 
 class Cluster:

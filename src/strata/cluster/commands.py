@@ -79,6 +79,13 @@ class Heartbeat(WorkerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Vouch(WorkerCommand):
+    """A process beside the worker says that it lives, although it cannot say so itself at the moment."""
+
+    durable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye(WorkerCommand):
     """Leave on purpose."""
 
@@ -167,6 +174,17 @@ class ReportProgress(FencedCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkipSamples(FencedCommand):
+    """Samples [start, stop) of a dataset that could not be read and were left out on purpose; progress counts them."""
+
+    dataset_id: str
+    epoch: int
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AckPart(FencedCommand):
     """The worker's part of a checkpoint is durable in storage, and all its progress up to ``step`` was reported."""
 
@@ -185,6 +203,24 @@ class ConfirmCommit(WorkerCommand):
     epoch: int
     manifest: str
     cursors: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCommit(WorkerCommand):
+    """Ask how the checkpoint is doing that this part was acknowledged for; changes nothing."""
+
+    durable: ClassVar[bool] = False
+    step: int
+    part: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpCheckpoint(WorkerCommand):
+    """The manifest of a step cannot be written, whoever tries: its parts do not make up one state, say."""
+
+    step: int
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,3 +260,24 @@ class ForgetCheckpoints(JobCommand):
     """Take deleted checkpoints out of the index; the newest stays whatever is asked."""
 
     steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetKey(JobCommand):
+    """Set a small value if its token is still the one given; 0 stands for a key that is not there.
+
+    ``writer`` is new with each call and the same when that call is repeated, so that a lost reply is no lost race.
+    """
+
+    key: str
+    value: bytes
+    token: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetKey(JobCommand):
+    """Ask for a small value and its token."""
+
+    durable: ClassVar[bool] = False
+    key: str

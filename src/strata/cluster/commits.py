@@ -12,13 +12,13 @@ from typing import Any
 from strata.cluster.commands import AckPart
 from strata.errors import StepTakenError
 
-# For so many committed steps it is remembered which parts they have, for acks whose reply was lost.
+# For so many steps that ended it is remembered which parts they had, for workers that could not hear how.
 MAX_REMEMBERED = 8
 
 
 @dataclass(slots=True)
 class Pending:
-    """A checkpoint under way. ``asked`` and ``asked_at_s`` are not durable: after a restart it is asked for anew."""
+    """A checkpoint under way. Who was asked and when is not durable: after a restart it is asked for anew."""
 
     step: int
     epoch: int
@@ -28,6 +28,7 @@ class Pending:
     parts: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     cursors: str | None = None
     asked: int = 0
+    asked_of: str | None = None
     asked_at_s: float = float("-inf")
 
     @property
@@ -50,6 +51,16 @@ class Committed:
     cursors: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitProgress:
+    """How a checkpoint is doing: ``missing`` are the workers that it waits for, ``reason`` says why it was given up."""
+
+    phase: str
+    """collecting, writing, committed, aborted, or unknown: then the part is to be acknowledged again."""
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+
+
 class Commits:
     """The checkpoints of a job, by step."""
 
@@ -57,10 +68,25 @@ class Commits:
         self.pending: dict[int, Pending] = {}
         self.committed: dict[int, Committed] = {}
         self._parts_of: dict[int, list[str]] = {}
+        self._aborted: dict[int, tuple[list[str], str]] = {}
 
     def latest(self) -> Committed | None:
         """Return the newest committed checkpoint."""
         return self.committed[max(self.committed)] if self.committed else None
+
+    def progress(self, step: int, part: str) -> CommitProgress:
+        """Say how the checkpoint that has this part is doing."""
+        pending = self.pending.get(step)
+        if part in self._parts_of.get(step, ()):
+            return CommitProgress(phase="committed")
+        if pending is not None and any(part == path for path, _, _ in pending.parts.values()):
+            if pending.is_collecting:
+                return CommitProgress(phase="collecting", missing=tuple(pending.missing()))
+            return CommitProgress(phase="writing", missing=(pending.asked_of,) if pending.asked_of else ())
+        parts, reason = self._aborted.get(step, ([], ""))
+        if part in parts:
+            return CommitProgress(phase="aborted", reason=reason)
+        return CommitProgress(phase="unknown")
 
     def ack(self, command: AckPart, workers: tuple[str, ...], *, now_s: float) -> Pending | None:
         """Note a part; the first one begins the checkpoint, of the workers that are present then.
@@ -92,10 +118,16 @@ class Commits:
                 del self._parts_of[step]
         return True
 
-    def abort(self, step: int) -> Pending | None:
-        """Give up a checkpoint that is still collecting; return it, or None if it cannot be given up."""
+    def abort(self, step: int, reason: str, *, even_writing: bool = False) -> bool:
+        """Give up a checkpoint that is still collecting; return whether there was one that could be given up."""
         pending = self.pending.get(step)
-        return self.pending.pop(step) if pending is not None and pending.is_collecting else None
+        if pending is None or not (pending.is_collecting or even_writing):
+            return False
+        del self.pending[step]
+        self._aborted[step] = sorted(part for part, _, _ in pending.parts.values()), reason
+        for old in sorted(self._aborted)[:-MAX_REMEMBERED]:
+            del self._aborted[old]
+        return True
 
     def of_older_generations(self, generation: int) -> list[int]:
         """Return the steps that still collect parts of workers of an older generation, which will never come."""
@@ -118,6 +150,7 @@ class Commits:
         return {
             "committed": [[c.step, c.epoch, c.manifest, c.cursors] for _, c in sorted(self.committed.items())],
             "parts_of": [[step, parts] for step, parts in sorted(self._parts_of.items())],
+            "aborted": [[step, parts, reason] for step, (parts, reason) in sorted(self._aborted.items())],
             "pending": [
                 {
                     "step": p.step,
@@ -137,6 +170,7 @@ class Commits:
         for row in record["committed"]:
             self.committed[row[0]] = Committed(*row)
         self._parts_of = dict(record["parts_of"])
+        self._aborted = {step: (parts, reason) for step, parts, reason in record.get("aborted", ())}
         for row in record["pending"]:
             parts = {worker: (part, size, digest) for worker, (part, size, digest) in row["parts"].items()}
             self.pending[row["step"]] = Pending(**{**row, "expected": tuple(row["expected"]), "parts": parts})
@@ -144,4 +178,4 @@ class Commits:
     def restart_clocks(self, *, now_s: float) -> None:
         """Count time anew, after a restart of the coordinator."""
         for pending in self.pending.values():
-            pending.begun_s, pending.asked_at_s = now_s, float("-inf")
+            pending.begun_s, pending.asked_at_s, pending.asked_of = now_s, float("-inf"), None

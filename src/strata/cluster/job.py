@@ -16,11 +16,13 @@ from strata.cluster.events import (
     GenerationChanged,
     ManifestWanted,
 )
+from strata.cluster.keys import Keys
 from strata.cluster.ledger import Ledger
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Done, Hand, Heard, Registered, Reply, RestorePoint
 from strata.errors import (
+    CheckpointAbortedError,
     CommitPendingError,
     DatasetConflictError,
     JobWaitingError,
@@ -42,6 +44,7 @@ class Job:
         self.barriers = Barriers(job_id)
         self.commits = Commits()
         self.ledger = Ledger()
+        self.keys = Keys(max_keys=limits.max_keys_per_job)
         # The answer to a heartbeat, by rank: the same until the membership changes.
         self._heard: dict[int, Heard] = {}
         # The checkpoint that the present generation goes on from, once someone has asked.
@@ -64,6 +67,9 @@ class Job:
             raise QuotaExceededError("workers in one job", limit=self._limits.max_workers_per_job)
         member, changed = self.membership.register(command, now_s=now_s)
         effects = self._new_generation(now_s, f"{command.worker_id} joined") if changed else []
+        # One that comes back may not have heard that it was asked.
+        asked = [pending for pending in self.commits.pending.values() if pending.asked_of == command.worker_id]
+        effects += [self._wanted(pending, command.worker_id) for pending in asked]
         reply = Registered(
             rank=member.rank,
             world_size=len(self.membership.present()),
@@ -85,6 +91,11 @@ class Job:
                 waits_for=self.membership.waits_for(),
             )
         return heard, []
+
+    def vouch(self, command: c.Vouch, now_s: float) -> Answer:
+        """Note that a worker lives that cannot say so itself."""
+        self.membership.vouch(command, now_s=now_s)
+        return Done(), []
 
     def say_goodbye(self, command: c.Goodbye, now_s: float) -> Answer:
         """Let a worker go."""
@@ -164,8 +175,21 @@ class Job:
         self.ledger.report(command)
         return Done(), []
 
+    def skip_samples(self, command: c.SkipSamples, now_s: float) -> Answer:
+        """Note what could not be read."""
+        self._check(command)
+        if self.ledger.skip(command):
+            what = f"{command.dataset_id}, epoch {command.epoch}: {command.start} to {command.stop}: {command.reason}"
+            self._say(now_s, command.worker_id, "samples skipped", what)
+        return Done(), []
+
     def ack_part(self, command: c.AckPart, now_s: float) -> Answer:
         """Note that a part is durable; with the last one, have the manifest written."""
+        said_before = self.commits.progress(command.step, command.part)
+        if said_before.phase == "aborted":
+            raise CheckpointAbortedError(command.step, said_before.reason)
+        if said_before.phase in ("writing", "committed"):
+            return Done(), []  # whatever became of the generation since: it counts
         self._check(command)
         begins = command.step not in self.commits.pending and command.step not in self.commits.committed
         pending = self.commits.ack(command, self.membership.ids(), now_s=now_s)
@@ -188,6 +212,17 @@ class Job:
         checkpoint = Committed(command.step, command.epoch, command.manifest, command.cursors)
         return Done(), self._commit(checkpoint, now_s)
 
+    def ask_commit(self, command: c.AskCommit, now_s: float) -> Answer:
+        """Say how a checkpoint is doing, to a worker that may have missed the announcement."""
+        return self.commits.progress(command.step, command.part), []
+
+    def give_up_checkpoint(self, command: c.GiveUpCheckpoint, now_s: float) -> Answer:
+        """Give up a checkpoint whose parts are durable and yet cannot be committed."""
+        pending = self.commits.pending.get(command.step)
+        if pending is None or pending.generation != command.generation:
+            return Done(), []
+        return Done(), self._abort(command.step, f"{command.worker_id}: {command.reason}", now_s, even_writing=True)
+
     def adopt_checkpoints(self, command: c.AdoptCheckpoints, now_s: float) -> Answer:
         """Take what a listing of storage shows into the index."""
         effects = [effect for row in command.checkpoints for effect in self._commit(Committed(*row), now_s)]
@@ -203,6 +238,14 @@ class Job:
     def abort_checkpoint(self, command: c.AbortCheckpoint, now_s: float) -> Answer:
         """Give up a checkpoint that still misses parts."""
         return Done(), self._abort(command.step, command.reason, now_s)
+
+    def set_key(self, command: c.SetKey, now_s: float) -> Answer:
+        """Set a small value, if nobody did since the sender read it."""
+        return self.keys.set(command), []
+
+    def get_key(self, command: c.GetKey, now_s: float) -> Answer:
+        """Say what a key holds."""
+        return self.keys.get(command.key), []
 
     def due(self, *, now_s: float) -> list[c.JobCommand]:
         """Return what time alone demands now, as commands."""
@@ -234,6 +277,7 @@ class Job:
             "membership": self.membership.record(),
             "commits": self.commits.record(),
             "ledger": self.ledger.record(),
+            "keys": self.keys.record(),
             "restored": None if self._restored is None else list(self._restored),
         }
 
@@ -242,6 +286,7 @@ class Job:
         self.membership.restore(record["membership"])
         self.commits.restore(record["commits"])
         self.ledger.restore(record["ledger"])
+        self.keys.restore(record.get("keys", []))
         self._restored = None if record["restored"] is None else (record["restored"][0],)
 
     def _check(self, command: c.FencedCommand) -> None:
@@ -273,21 +318,22 @@ class Job:
         workers = self.membership.ids()
         if not workers:
             return []
-        assert pending.cursors is not None
         writer = workers[pending.asked % len(workers)]
         pending.asked += 1
-        pending.asked_at_s = now_s
-        parts = tuple(pending.parts[worker_id] for worker_id in pending.expected)
-        wanted = ManifestWanted(
+        pending.asked_of, pending.asked_at_s = writer, now_s
+        return [self._wanted(pending, writer)]
+
+    def _wanted(self, pending: Pending, writer: str) -> ManifestWanted:
+        assert pending.cursors is not None
+        return ManifestWanted(
             job_id=self.job_id,
             to=(writer,),
             step=pending.step,
             epoch=pending.epoch,
             generation=pending.generation,
-            parts=parts,
+            parts=tuple(pending.parts[worker_id] for worker_id in pending.expected),
             cursors=pending.cursors,
         )
-        return [wanted]
 
     def _commit(self, checkpoint: Committed, now_s: float) -> list[Effect]:
         if not self.commits.commit(checkpoint):
@@ -299,9 +345,8 @@ class Job:
         to = self.membership.ids()
         return [CheckpointCommitted(job_id=self.job_id, to=to, step=checkpoint.step, manifest=checkpoint.manifest)]
 
-    def _abort(self, step: int, reason: str, now_s: float) -> list[Effect]:
-        aborted = self.commits.abort(step)
-        if aborted is None:
+    def _abort(self, step: int, reason: str, now_s: float, *, even_writing: bool = False) -> list[Effect]:
+        if not self.commits.abort(step, reason, even_writing=even_writing):
             return []
         self._say(now_s, None, "checkpoint aborted", f"step {step}: {reason}")
         return [CheckpointAborted(job_id=self.job_id, to=self.membership.ids(), step=step, reason=reason)]

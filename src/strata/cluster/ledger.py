@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from strata.cluster.commands import RegisterDataset, ReportProgress, TakeHand
+from strata.cluster.commands import RegisterDataset, ReportProgress, SkipSamples, TakeHand
 from strata.cluster.deals import Deal, LeasedDeal, deal
 from strata.errors import DamagedRecordError, DatasetConflictError, OutOfOrderError, UnknownDatasetError
 from strata.sharding import (
@@ -23,9 +23,10 @@ from strata.sharding import (
     cursor_from_json,
 )
 from strata.sharding.cursor import Spans
-from strata.sharding.permutation import Ints
 
 Span = tuple[int, int, int]
+# An audit of an epoch of which little was seen looks up so many samples at a time.
+AUDIT_STRIDE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,15 @@ class Audit:
     """What the model has seen of an epoch: all of it once, or exactly where it has not."""
 
     total_samples: int
-    missing: Ints
-    repeated: Ints
+    missing: RangeSet
+    repeated: RangeSet
+    skipped: RangeSet
+    """What could not be read, and was left out on purpose; it is neither missing nor repeated."""
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether every sample was seen, and none twice."""
-        return len(self.missing) == len(self.repeated) == 0
+        """Whether every sample that could be read was seen, and none twice."""
+        return self.missing.count == self.repeated.count == 0
 
 
 class EpochLedger:
@@ -129,6 +132,7 @@ class Ledger:
         self._assigned: dict[str, Assignment] = {}
         self._deals: dict[tuple[str, int], Deal] = {}
         self._sequences: dict[str, tuple[str, int]] = {}
+        self._skipped: dict[tuple[str, int], RangeSet] = {}
 
     def register(self, command: RegisterDataset) -> DatasetParams | None:
         """Make a dataset known; return the one that is registered, if its parameters differ."""
@@ -180,6 +184,16 @@ class Ledger:
         self._sequences[command.worker_id] = command.incarnation, command.sequence
         return True
 
+    def skip(self, command: SkipSamples) -> bool:
+        """Note samples that could not be read; return False if that was noted before. A rollback leaves it noted."""
+        order = self._epoch(command.dataset_id, command.epoch).order
+        if not 0 <= command.start < command.stop <= order.total_samples:
+            raise ValueError(f"samples {command.start} to {command.stop} of a dataset that has {order.total_samples}")
+        key = command.dataset_id, command.epoch
+        known = self._skipped.get(key, RangeSet())
+        self._skipped[key] = known.union(RangeSet([command.start], [command.stop]))
+        return self._skipped[key] != known
+
     def cut(self, step: int) -> str:
         """Return the cursors of exactly ``step``, as the JSON that goes into the manifest.
 
@@ -224,10 +238,11 @@ class Ledger:
 
     def audit(self, dataset_id: str, epoch: int) -> Audit:
         """Say exactly which samples of an epoch the model has not seen, and which it has seen more than once."""
-        epoch_ledger = self._epoch(dataset_id, epoch)
+        epoch_ledger = self._epochs.get((dataset_id, epoch)) or self._new_epoch(dataset_id, epoch)
         order, consumed = epoch_ledger.order, epoch_ledger.consumed
         missing = consumed.complement(order.total_samples)
-        return Audit(order.total_samples, _samples(order, missing), _samples(order, epoch_ledger.repeated))
+        skipped = self._skipped.get((dataset_id, epoch), RangeSet())
+        return Audit(order.total_samples, _samples(order, missing), _samples(order, epoch_ledger.repeated), skipped)
 
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
@@ -237,6 +252,7 @@ class Ledger:
             "assignments": [a.to_bytes().hex() for _, a in sorted(self._assignments.items())],
             "deals": [[*key, dealt.record()] for key, dealt in sorted(self._deals.items())],
             "sequences": {worker: list(last) for worker, last in sorted(self._sequences.items())},
+            "skipped": [[*key, skipped.to_runs()] for key, skipped in sorted(self._skipped.items())],
         }
 
     def restore(self, record: dict[str, Any]) -> None:
@@ -255,14 +271,18 @@ class Ledger:
                 dealt.restore(row)
             self._deals[dataset_id, epoch] = dealt
         self._sequences = {worker: (incarnation, n) for worker, (incarnation, n) in record["sequences"].items()}
+        self._skipped = {(name, epoch): RangeSet.from_runs(runs) for name, epoch, runs in record["skipped"]}
 
     def _epoch(self, dataset_id: str, epoch: int) -> EpochLedger:
-        if dataset_id not in self.datasets:
-            raise UnknownDatasetError(dataset_id, known=self.datasets)
         key = dataset_id, epoch
         if key not in self._epochs:
-            self._epochs[key] = EpochLedger(self.datasets[dataset_id].order(epoch=epoch))
+            self._epochs[key] = self._new_epoch(dataset_id, epoch)
         return self._epochs[key]
+
+    def _new_epoch(self, dataset_id: str, epoch: int) -> EpochLedger:
+        if dataset_id not in self.datasets:
+            raise UnknownDatasetError(dataset_id, known=self.datasets)
+        return EpochLedger(self.datasets[dataset_id].order(epoch=epoch))
 
 
 def _read_cursors(cursors: str) -> Iterator[tuple[DatasetParams, GlobalCursor | StickyCursor]]:
@@ -275,7 +295,13 @@ def _read_cursors(cursors: str) -> Iterator[tuple[DatasetParams, GlobalCursor | 
                 raise DamagedRecordError("cursor", f"{str(row)[:80]!r} does not name its dataset")
 
 
-def _samples(order: EpochOrder, positions: RangeSet) -> Ints:
-    """Return the samples at these positions, ascending."""
-    runs = [np.arange(start, stop) for start, stop in positions]
-    return np.sort(order.samples_at(np.concatenate(runs))) if runs else np.empty(0, dtype=np.int64)
+def _samples(order: EpochOrder, positions: RangeSet) -> RangeSet:
+    """Return the samples at these positions."""
+    if not order.shuffle:
+        return positions
+    found = RangeSet()
+    for start, stop in positions:
+        for begin in range(start, stop, AUDIT_STRIDE):
+            samples = order.samples_at(np.arange(begin, min(begin + AUDIT_STRIDE, stop)))
+            found = found.union(RangeSet(samples, samples + 1))
+    return found

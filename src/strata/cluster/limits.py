@@ -21,6 +21,7 @@ class Limits:
     max_workers_per_job: int = 10_000
     max_datasets_per_job: int = 1_000
     max_barriers_per_job: int = 1_000
+    max_keys_per_job: int = 100
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.cluster.commands import Goodbye, Heartbeat, RegisterWorker, WorkerCommand, WorkerState
+from strata.cluster.commands import Goodbye, Heartbeat, RegisterWorker, Vouch, WorkerCommand, WorkerState
 from strata.errors import (
     IllegalTransitionError,
     JobFullError,
@@ -47,6 +47,7 @@ class Member:
     resources: dict[str, float] = field(default_factory=dict)
     heard_s: float = 0.0
     lease_until_s: float = 0.0
+    channel_lost: bool = False
 
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
@@ -140,10 +141,17 @@ class Membership:
         self._renew(member, now_s)
         return member
 
+    def vouch(self, command: Vouch, *, now_s: float) -> None:
+        """Renew the lease of a worker that cannot speak; without its channel only by the grace, for it may be dead."""
+        member = self.check(command)
+        renewed_s = now_s + (self._grace_s if member.channel_lost else self._lease_s)
+        member.lease_until_s = max(member.lease_until_s, renewed_s)
+
     def lose_channel(self, command: WorkerCommand, *, now_s: float) -> None:
         """Shorten the lease of a worker whose connection closed; one that is back already is left alone."""
         member = self._members.get(command.worker_id)
         if member is not None and member.incarnation == command.incarnation:
+            member.channel_lost = True
             member.lease_until_s = min(member.lease_until_s, now_s + self._grace_s)
 
     def leave(self, command: Goodbye) -> bool:
@@ -209,7 +217,7 @@ class Membership:
         return bool(found)
 
     def _renew(self, member: Member, now_s: float) -> None:
-        member.heard_s = now_s
+        member.heard_s, member.channel_lost = now_s, False
         member.lease_until_s = now_s + self._lease_s
 
     def _change(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.sharding.cursor import Spans
 
 
@@ -48,4 +48,13 @@ class Hand:
     spans: Spans
 
 
-Reply = Done | Registered | Heard | RestorePoint | Hand
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """What a key holds now; token 0 says nothing. ``is_set``: the command that this answers put it there."""
+
+    value: bytes = b""
+    token: int = 0
+    is_set: bool = False
+
+
+Reply = Done | Registered | Heard | RestorePoint | CommitProgress | Hand | KeyValue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
 
 from google.protobuf.message import DecodeError
 from picows import (
@@ -13,6 +14,8 @@ from picows import (
     WSMsgType,
     WSTransport,
     WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
     ws_create_server,
 )
 
@@ -26,6 +29,12 @@ log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = (1 << 20) + 4096
 # A client that does not read has so much sent to it and no more; then it must connect again.
 MAX_UNSENT_BYTES = 16 << 20
+# What connects and does not speak WebSocket within this time is hung up on.
+HANDSHAKE_TIMEOUT_S = 5.0
+# Most frames are much smaller; it grows for those that are not.
+READ_BUFFER_BYTES = 4096
+# A thousand workers may come back in the same moment.
+BACKLOG = 4096
 
 
 class _Listener(WSListener):
@@ -76,10 +85,25 @@ class _Listener(WSListener):
         self._transport.disconnect()
 
 
-async def serve_channel(host: str, port: int, sessions: Sessions, dispatcher: Dispatcher) -> asyncio.Server:
-    """Listen for channels."""
+async def serve_channel(
+    host: str, port: int, sessions: Sessions, dispatcher: Dispatcher, *, max_channels: int
+) -> asyncio.Server:
+    """Listen for channels; more than ``max_channels`` are refused with a status that says so."""
+    refusal = f"this coordinator serves its {max_channels} channels; close some, or raise its limit\n".encode()
 
-    def accept(request: WSUpgradeRequest) -> WSListener:
+    def accept(request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        if len(sessions.open) >= max_channels:
+            log.warning("a channel is refused: %d are open", max_channels)
+            response = WSUpgradeResponse.create_error_response(HTTPStatus.SERVICE_UNAVAILABLE, refusal)
+            return WSUpgradeResponseWithListener(response, None)
         return _Listener(sessions, dispatcher)
 
-    return await ws_create_server(accept, host, port, max_frame_size=MAX_FRAME_BYTES)
+    return await ws_create_server(
+        accept,
+        host,
+        port,
+        max_frame_size=MAX_FRAME_BYTES,
+        websocket_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+        read_buffer_init_size=READ_BUFFER_BYTES,
+        backlog=BACKLOG,
+    )

@@ -153,6 +153,8 @@ class Dispatcher:
                 self._refusal = error
             else:
                 log.warning("the journal takes writes again")
+                # Who came back meanwhile could not register, so silence until now proves nothing.
+                self.cluster.restart(self._clock.monotonic_s())
                 self._refusal = None
 
     def _replay(self) -> Cluster:

@@ -53,6 +53,8 @@ class CoordinatorConfig:
     """The host:port that workers are told for the channel, where it differs from the one that it binds."""
     state: str = "memory://"
     limits: Limits = field(default_factory=Limits)
+    max_channels: int = 10_000
+    """How many workers may be connected; one more is refused, and so is one more unary call under way."""
 
 
 class Coordinator:
@@ -89,7 +91,7 @@ class Coordinator:
     async def _serve_channel(self, stack: AsyncExitStack, sessions: Sessions, dispatcher: Dispatcher) -> None:
         host, port = split_address(self._config.channel_address)
         try:
-            server = await serve_channel(host, port, sessions, dispatcher)
+            server = await serve_channel(host, port, sessions, dispatcher, max_channels=self._config.max_channels)
         except OSError as error:
             raise PortTakenError("channel", self._config.channel_address, error.strerror or str(error)) from error
         stack.push_async_callback(_close_server, server)
@@ -97,7 +99,7 @@ class Coordinator:
         sessions.channel_url = f"ws://{self._config.advertise_channel or f'{host}:{self.channel_port}'}"
 
     async def _serve_grpc(self, stack: AsyncExitStack, sessions: Sessions, dispatcher: Dispatcher) -> None:
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=self._config.max_channels)
         stubs.add_CoordinatorServicer_to_server(CoordinatorService(dispatcher, sessions), server)
         servicer = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

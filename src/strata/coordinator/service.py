@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn, TypeVar
 
@@ -15,7 +16,8 @@ from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.sessions import Session, Sessions, check_command
 from strata.coordinator.status import describe
 from strata.errors import StrataError, UnknownWorkerError
-from strata.wire import convert
+from strata.sharding import RangeSet
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, status_of, to_error
@@ -23,6 +25,8 @@ from strata.wire.errors import ERROR_TRAILER, status_of, to_error
 # Frames to a client that does not read are dropped with its stream when there are so many.
 MAX_UNSENT_FRAMES = 10_000
 EVENT_POLL_S = 0.2
+# An audit lists so many ranges of each kind; their number of samples is always exact.
+MAX_RANGES = 10_000
 
 M = TypeVar("M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -37,7 +41,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
     async def RegisterWorker(self, request: pb.RegisterWorker, context: Context) -> pb.Registered:
         """Join a job; durable before it is said."""
-        reply = pb.Registered(channel_url=self._sessions.channel_url)
+        reply = pb.Registered(channel_url=self._sessions.channel_url, protocol=PROTOCOL)
         return await self._ask(c.RegisterWorker, request, reply, context)
 
     async def Heartbeat(self, request: pb.Heartbeat, context: Context) -> pb.Heard:
@@ -121,6 +125,28 @@ class CoordinatorService(stubs.CoordinatorServicer):
             convert.fill_checkpoint(reply.checkpoints.add(), checkpoint)
         return reply
 
+    async def SetKey(self, request: pb.SetKey, context: Context) -> pb.KeyValue:
+        """Set a small value, if nobody did since the caller read it."""
+        return await self._ask(c.SetKey, request, pb.KeyValue(), context)
+
+    async def GetKey(self, request: pb.GetKey, context: Context) -> pb.KeyValue:
+        """Return a small value and its token."""
+        return await self._ask(c.GetKey, request, pb.KeyValue(), context)
+
+    async def AuditData(self, request: pb.AuditData, context: Context) -> pb.DataAudit:
+        """Return which samples of an epoch the model has not seen, or more than once."""
+        try:
+            job = self._dispatcher.cluster.job(request.job_id or "default")
+            audit = job.ledger.audit(request.dataset_id, request.epoch)
+        except (StrataError, ValueError) as error:
+            await _abort(context, error)
+        return pb.DataAudit(
+            total_samples=audit.total_samples,
+            missing=_ranges(audit.missing),
+            repeated=_ranges(audit.repeated),
+            skipped=_ranges(audit.skipped),
+        )
+
     async def GetStatus(self, request: pb.GetStatus, context: Context) -> pb.Status:
         """Return what all jobs are doing."""
         return describe(self._dispatcher.cluster, now_s=self._dispatcher.now_s())
@@ -198,6 +224,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
             end = min(start + params.shard_size, params.total_samples)
             reply.shards.add(shard_id=shard, start_index=start, end_index=end)
         return reply
+
+
+def _ranges(samples: RangeSet) -> pb.SampleRanges:
+    first = itertools.islice(samples, MAX_RANGES)
+    return pb.SampleRanges(
+        samples=samples.count, ranges=[pb.SampleRange(start=start, stop=stop) for start, stop in first]
+    )
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:

@@ -11,7 +11,7 @@ from strata.cluster.events import BarrierFailed, BarrierReleased, Effect
 from strata.cluster.replies import Registered, Reply
 from strata.coordinator.dispatcher import Dispatcher
 from strata.errors import BadCommandError, StrataError
-from strata.wire import convert
+from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ class Session:
         message = convert.reply_to_message(number, answer)
         if isinstance(answer, Registered):
             message.registered.channel_url = self._sessions.channel_url
+            message.registered.protocol = PROTOCOL
         self.send(pb.ServerFrame(reply=message).SerializeToString())
 
 

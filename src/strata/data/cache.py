@@ -101,12 +101,14 @@ class Cache:
         return path
 
     def count_bytes(self) -> int:
-        """Return how many bytes blocks take up, those in the making included; for tests and for people."""
-        found = (each for folder in (self._blocks, self._temporary) for each in folder.rglob("*"))
+        """Return how many bytes blocks take up, those in the making included; no block counts twice."""
         total = 0
-        for each in found:
-            with suppress(FileNotFoundError):
-                total += each.stat().st_size if each.is_file() else 0
+        with self._locked():
+            # Nothing is made or evicted meanwhile, but blocks may still move from the one folder to the other.
+            for folder in (self._blocks, self._temporary):
+                for each in folder.rglob("*"):
+                    with suppress(FileNotFoundError):
+                        total += each.stat().st_size if each.is_file() else 0
         return total
 
     def _path(self, key: str, number: int) -> Path:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from strata.data.formats.protocol import FileMeta, Integers
+from strata.data.formats.registry import indexed_options
 from strata.data.source import FileInfo
 from strata.errors import CorruptFileError, StaleIndexError
 
@@ -59,7 +60,7 @@ class Index:
         none = np.empty(0, np.int64)
         return cls(
             kind=kind,
-            options=dict(options),
+            options=indexed_options(kind, options),
             schema=schema,
             files=list(files),
             row_starts=_starts([meta.rows for meta in metas]),
@@ -166,7 +167,7 @@ class Index:
 
 def index_name(kind: str, options: Mapping[str, Any], selection: str) -> str:
     """Return the name of the stored index: other options or another choice of files are another index."""
-    text = json.dumps([kind, dict(options), selection], sort_keys=True)
+    text = json.dumps([kind, indexed_options(kind, options), selection], sort_keys=True)
     return f"_strata_index_v{VERSION}_{kind}_{xxhash.xxh3_64_hexdigest(text.encode())[:8]}"
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from strata.data.background import wait_for
 from strata.data.cache import BLOCK_BYTES, Cache
 from strata.data.files import STREAM_BYTES, check_end
-from strata.errors import CorruptFileError, CorruptObjectError
+from strata.errors import CorruptFileError, CorruptObjectError, ObjectChangedError, ObjectNotFoundError, StaleIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,6 +59,7 @@ class RemoteFile:
         *,
         name: str,
         size_bytes: int,
+        etag: str | None,
         key: str,
         cache: Cache | None,
         fetches: Fetches,
@@ -67,6 +68,7 @@ class RemoteFile:
         self.size_bytes = size_bytes
         self._storage = storage
         self._path = path
+        self._etag = etag
         self._key = key
         self._cache = cache
         self._fetches = fetches
@@ -131,7 +133,12 @@ class RemoteFile:
 
     def _fetch(self, start: int, length: int) -> bytes:
         try:
-            return wait_for(self._storage.read(self._path, start=start, length=length))
+            # Of the version that was indexed and no other: the cache keeps it under that name.
+            return wait_for(self._storage.read(self._path, start=start, length=length, etag=self._etag))
+        except ObjectChangedError as error:
+            raise StaleIndexError(self.name, self.name, "was written again") from error
+        except ObjectNotFoundError as error:
+            raise StaleIndexError(self.name, self.name, "is gone") from error
         except CorruptObjectError as error:
             raise CorruptFileError(self.name, error.problem, kind="whole", offset=start) from error
 

@@ -71,13 +71,15 @@ class DatasetRows:
         index: Index,
         cache: Cache,
         *,
+        options: Mapping[str, Any],
         columns: Sequence[str] | None = None,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self.index = index
+        self._options = dict(options)
         self._source = source
         self._cache = cache
-        self._format = make_format(index.kind, index.options)
+        self._format = make_format(index.kind, self._options)
         self._names: tuple[str, ...] = tuple(index.schema.names)
         self._names = self._choose(columns)
         self._memory = BlockMemory(memory_bytes)
@@ -85,7 +87,8 @@ class DatasetRows:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process opens the files itself; what was found out about them goes along.
-        return _revive, (self._source, self.index.to_bytes(), self._cache, self._names, self._memory.limit_bytes)
+        options = {"options": self._options, "columns": self._names, "memory_bytes": self._memory.limit_bytes}
+        return _revive, (self._source, self.index.to_bytes(), self._cache, options)
 
     def __repr__(self) -> str:
         return f"DatasetRows({self._source.url!r}, {self.num_rows} rows, {', '.join(self._names)})"
@@ -211,17 +214,16 @@ def open_rows(
     """
     source = open_source(url, storage)
     opened = open_cache(cache)
+    options = options if options is not None or index is None else index.options
     if index is None:
         index = load_index(source, format, options or {}, opened)
     else:
         index.check(source, choose_files(source, index.kind)[1])
-    return DatasetRows(source, index, opened, columns=columns, memory_bytes=memory_bytes)
+    return DatasetRows(source, index, opened, options=options or {}, columns=columns, memory_bytes=memory_bytes)
 
 
-def _revive(source: Source, index: bytes, cache: Cache, names: tuple[str, ...], memory_bytes: int) -> DatasetRows:
-    return DatasetRows(
-        source, Index.from_bytes(index, name=source.url), cache, columns=names, memory_bytes=memory_bytes
-    )
+def _revive(source: Source, index: bytes, cache: Cache, options: dict[str, Any]) -> DatasetRows:
+    return DatasetRows(source, Index.from_bytes(index, name=source.url), cache, **options)
 
 
 def _block_rows(meta: FileMeta, block: int) -> tuple[int, int]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from strata.errors import CorruptFileError
-
 
 @dataclass(frozen=True, order=True, slots=True)
 class SkippedRows:
-    """Rows [first_row, first_row + num_rows) of a file that could not be read, and why."""
+    """Rows [first_row, first_row + num_rows) of a file that could not be read, and why.
+
+    The first of them is sample ``first_sample`` of the dataset, and the others follow it.
+    """
 
     file: str
     first_row: int
     num_rows: int
+    first_sample: int
     reason: str
 
 
@@ -25,10 +27,10 @@ class Skips:
         self._lock = threading.Lock()
         self._rows: set[SkippedRows] = set()
 
-    def note(self, file: str, first_row: int, num_rows: int, error: CorruptFileError) -> None:
+    def note(self, rows: SkippedRows) -> None:
         """Keep that these rows could not be read."""
         with self._lock:
-            self._rows.add(SkippedRows(file, first_row, num_rows, str(error)))
+            self._rows.add(rows)
 
     def listed(self) -> list[SkippedRows]:
         """Return all that was skipped so far, by file and row."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from strata.storage import Storage
 
+# Lies beside files that are being written, where they cannot be put in place all at once.
+UNFINISHED = "_strata_unfinished"
+_ETAG = "etag:"
 _WILD = frozenset("*?[")
 
 
@@ -79,6 +82,7 @@ class LocalSource:
             folder, prefix = pending.pop()
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    _check_finished(self.url, entry.name)
                     if _is_hidden(entry.name):
                         continue
                     path = f"{prefix}{entry.name}"
@@ -133,13 +137,26 @@ class LocalSource:
 class StorageSource:
     """A prefix of a storage, with everything below it."""
 
-    def __init__(self, storage: Storage, prefix: str, selection: str, *, url: str, opened: str | None = None) -> None:
-        """``opened`` is the URL that the storage was opened by, so that another process can do the same."""
+    def __init__(
+        self,
+        storage: Storage,
+        prefix: str,
+        selection: str,
+        *,
+        url: str,
+        opened: str | None = None,
+        finished: bool = True,
+    ) -> None:
+        """``opened`` is the URL that the storage was opened by, so that another process can do the same.
+
+        Whoever writes a dataset sees its files before it is ``finished``; no one else does.
+        """
         self.url = url
         self.selection = selection
         self.prefix = prefix
         self._storage = storage
         self._opened = opened
+        self._finished = finished
         self._fetches = Fetches()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -166,6 +183,7 @@ class StorageSource:
             self._key(info.path),
             name=self.name_of(info.path),
             size_bytes=info.size_bytes,
+            etag=info.version.removeprefix(_ETAG) if info.version.startswith(_ETAG) else None,
             key=key_of(self, info),
             cache=cache,
             fetches=self._fetches,
@@ -193,8 +211,10 @@ class StorageSource:
         found = []
         async for info in self._storage.list(self.prefix):
             path = info.path.removeprefix(f"{self.prefix}/") if self.prefix else info.path
+            if self._finished:
+                _check_finished(self.url, path)
             if not any(map(_is_hidden, path.split("/"))) and _is_selected(path, self.selection):
-                version = info.etag if info.etag is not None else f"{info.modified_s:.6f}"
+                version = f"{_ETAG}{info.etag}" if info.etag is not None else f"time:{info.modified_s:.6f}"
                 found.append(FileInfo(path, info.size_bytes, version))
         return sorted(found, key=lambda info: info.path)
 
@@ -254,10 +274,16 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _is_selected(path: str, selection: str) -> bool:
-    if not selection:
+    if not selection or path == selection:
         return True
     segments, wanted = path.split("/"), selection.split("/")
     return len(segments) == len(wanted) and all(map(fnmatchcase, segments, wanted))
+
+
+def _check_finished(url: str, path: str) -> None:
+    if path == UNFINISHED:
+        hint = "wait for it, or if it was stopped run it again"
+        raise DatasetNotFoundError(url, "'strata data prepare' has not finished here", hint=hint)
 
 
 def _is_hidden(name: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from strata.errors import MissingExtraError
 from strata.storage.retry import RetryPolicy, is_http
@@ -14,9 +15,6 @@ try:
     from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
 except ModuleNotFoundError as error:
     raise MissingExtraError("azure", needed_for="AzureStorage") from error
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore, RetryConfig
 
 # What Put Blob takes in one request, and how many blocks a blob may have.
 MAX_SINGLE_PUT_BYTES = 5000 << 20
@@ -45,7 +43,6 @@ class AzureStorage(ObjectStorage):
         concurrency: int = CONCURRENCY,
         allow_unsafe: bool = False,
     ) -> None:
-        retry = retry or RetryPolicy()
         endpoint = endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
         given = {
             "account_name": account,
@@ -55,16 +52,9 @@ class AzureStorage(ObjectStorage):
         }
         config: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
 
-        def connect(retry_config: RetryConfig) -> ObjectStore:
-            return AzureStore(
-                container,
-                client_options=retry.client_config(allow_http=is_http(endpoint)),
-                retry_config=retry_config,
-                **config,
-            )
-
         super().__init__(
-            connect,
+            partial(AzureStore, container, **config),
+            allow_http=is_http(endpoint),
             backend=f"az://{container}",
             prefix=prefix,
             retry=retry,

@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from strata.errors import (
@@ -21,7 +21,7 @@ from strata.errors import (
 from strata.storage.directory import BACKEND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
@@ -32,23 +32,31 @@ async def run_blocking(path: str, work: Callable[[threading.Event], T], stop: th
     A thread that went on alone would still use the caller's buffer, or publish what nobody wants any more.
     """
     stop = stop or threading.Event()
+    with translating(path):
+        thread = asyncio.ensure_future(asyncio.to_thread(work, stop))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            stop.set()
+            while not thread.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([thread])
+            thread.exception()
+            raise
+
+
+@contextmanager
+def translating(path: str) -> Iterator[None]:
+    """Raise what the operating system says about ``path`` in Strata's words."""
     started_s = time.monotonic()
-    thread = asyncio.ensure_future(asyncio.to_thread(work, stop))
     try:
-        return await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        stop.set()
-        while not thread.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([thread])
-        thread.exception()
-        raise
+        yield
     except OSError as error:
         raise _translate(error, path, time.monotonic() - started_s) from error
 
 
 def _translate(error: OSError, path: str, elapsed_s: float) -> StorageError:
-    """Say in Strata's words what the operating system said; the one place that does."""
+    """Say in Strata's words what the operating system said."""
     said = os.strerror(error.errno) if error.errno else str(error)
     match error.errno:
         case errno.ENOENT:

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 WriteMode = Literal["direct", "buffered"]
+# Returns when so many bytes, from the front on, are final; raises if they never will be.
+WaitReady: TypeAlias = "Callable[[int], None]"
 
 # The largest sector in use: what is aligned to it is aligned on every device.
 BLOCK_BYTES = 4096
@@ -61,12 +63,20 @@ class BouncePool:
             try:
                 buffer = self._free.pop()
             except IndexError:
-                buffer = mmap.mmap(-1, CHUNK_BYTES)
+                buffer = allocate_huge(CHUNK_BYTES)
             try:
                 with memoryview(buffer) as view:
                     yield view
             finally:
                 self._free.append(buffer)
+
+
+def allocate_huge(size_bytes: int) -> mmap.mmap:
+    """Return zeroed private memory, in huge pages if there are any: a device is done sooner with few large pages."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def probe_direct(directory_fd: int, name: str) -> WriteMode:
@@ -115,8 +125,14 @@ class FileSink:
             os.posix_fallocate(self._fd, self._reserved, size_bytes - self._reserved)
             self._reserved = size_bytes
 
-    def write(self, view: memoryview) -> None:
-        """Append; when this returns, the view is not used any more."""
+    def write(self, view: memoryview, wait_ready: WaitReady | None = None) -> None:
+        """Append; when this returns, the view is not used any more.
+
+        With ``wait_ready`` the view may still be filled, front to back, while its first chunks are written.
+        """
+        if wait_ready is not None:
+            self._write_behind(view, wait_ready)
+            return
         if not self._direct:
             self._write_span(view, copy=False)
             return
@@ -156,13 +172,22 @@ class FileSink:
                 self._write_span(tail, copy=False)
         return view[count:]
 
-    def _write_span(self, view: memoryview, *, copy: bool) -> None:
+    def _write_behind(self, view: memoryview, wait_ready: WaitReady) -> None:
+        assert self._offset == self._filled == 0  # it is the whole file
+        whole = len(view) - len(view) % BLOCK_BYTES if self._direct else len(view)
+        self._write_span(view[:whole], copy=self._direct and not _is_aligned(view), wait_ready=wait_ready)
+        if whole < len(view):
+            wait_ready(len(view))
+            self._fill_tail(view[whole:])
+
+    def _write_span(self, view: memoryview, *, copy: bool, wait_ready: WaitReady = lambda _: None) -> None:
         if self._direct and self._offset + len(view) > self._reserved:
             self._reserve_ahead(self._offset + len(view))
         base = self._offset
 
         def write_chunk(start: int) -> None:
             chunk = view[start : start + CHUNK_BYTES]
+            wait_ready(start + len(chunk))
             if copy:
                 with self._pool.lend() as bounce:
                     copy_bytes(bounce[: len(chunk)], chunk)

@@ -128,9 +128,13 @@ def scan_directory(root: Path, segments: list[str], _: threading.Event) -> tuple
                 if stat.S_ISDIR(status.st_mode):
                     directories.append([*segments, entry.name])
                 elif stat.S_ISREG(status.st_mode):
-                    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
-                    objects.append(ObjectInfo(path, status.st_size, status.st_mtime, etag))
+                    objects.append(ObjectInfo(path, status.st_size, status.st_mtime, etag_of(status)))
     return objects, directories
+
+
+def etag_of(status: os.stat_result) -> str:
+    """Return what names the version of a file: it is published whole, so a new one is another inode or time."""
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def sync_directory(fd: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import obstore
 
-from strata.errors import CorruptObjectError, StorageError
+from strata.errors import CorruptObjectError, ObjectChangedError, StorageError
 from strata.storage.answer import PreconditionFailedError, RangeError, translated
 from strata.storage.protocol import check_end
 
@@ -42,11 +42,11 @@ async def read_into(ref: ObjectRef, view: memoryview, start: int) -> None:
     raise _kept_changing(ref)
 
 
-async def read_bytes(ref: ObjectRef, start: int, length: int | None) -> bytes:
-    """Return ``length`` bytes from ``start``, or all from there."""
+async def read_bytes(ref: ObjectRef, start: int, length: int | None, etag: str | None = None) -> bytes:
+    """Return ``length`` bytes from ``start``, or all from there; with an ``etag``, of that version alone."""
     for _ in range(VERSION_ATTEMPTS):
         try:
-            first = await _open_first(ref, start, length)
+            first = await _open_first(ref, start, length, etag)
             if first is None:
                 return b""
             size = first.meta["size"]
@@ -56,20 +56,26 @@ async def read_bytes(ref: ObjectRef, start: int, length: int | None) -> bytes:
             await _fill(ref, memoryview(buffer), start, first)
             return bytes(buffer)
         except PreconditionFailedError:
+            if etag is not None:
+                raise ObjectChangedError(ref.path, backend=ref.backend) from None
             continue
     raise _kept_changing(ref)
 
 
-async def _open_first(ref: ObjectRef, start: int, length: int | None) -> GetResult | None:
+async def _open_first(ref: ObjectRef, start: int, length: int | None, etag: str | None = None) -> GetResult | None:
     """Ask for the first range; None if there is an object but nothing in it to read."""
     if length != 0:
         wanted = ref.range_bytes if length is None else min(length, ref.range_bytes)
         try:
-            return await _get(ref, {"range": (start, start + wanted)})
+            options: GetOptions = {"range": (start, start + wanted)}
+            if etag is not None:
+                options["if_match"] = etag
+            return await _get(ref, options)
         except RangeError:
             pass  # it ends before; the question is where
     with translated(ref.path, ref.backend):
-        size = (await obstore.head_async(ref.store, ref.key))["size"]
+        wanted_version: GetOptions = {"head": True} if etag is None else {"head": True, "if_match": etag}
+        size = (await obstore.get_async(ref.store, ref.key, options=wanted_version)).meta["size"]
     check_end(ref.path, start + (length or 0), size, backend=ref.backend)
     return None
 

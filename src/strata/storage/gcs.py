@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from strata.errors import MissingExtraError
 from strata.storage.retry import RetryPolicy, is_http
@@ -14,9 +15,6 @@ try:
     from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
 except ModuleNotFoundError as error:
     raise MissingExtraError("gcs", needed_for="GCSStorage") from error
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore, RetryConfig
 
 
 class GCSStorage(ObjectStorage):
@@ -40,7 +38,6 @@ class GCSStorage(ObjectStorage):
         concurrency: int = CONCURRENCY,
         allow_unsafe: bool = False,
     ) -> None:
-        retry = retry or RetryPolicy()
         endpoint = endpoint or os.environ.get("GOOGLE_BASE_URL")
         config: dict[str, Any] = {}
         if endpoint is not None:
@@ -50,16 +47,9 @@ class GCSStorage(ObjectStorage):
         if access_token is not None:
             config["bearer_token"] = access_token
 
-        def connect(retry_config: RetryConfig) -> ObjectStore:
-            return GCSStore(
-                bucket,
-                client_options=retry.client_config(allow_http=is_http(endpoint)),
-                retry_config=retry_config,
-                **config,
-            )
-
         super().__init__(
-            connect,
+            partial(GCSStore, bucket, **config),
+            allow_http=is_http(endpoint),
             backend=f"gs://{bucket}",
             prefix=prefix,
             retry=retry,

@@ -7,15 +7,16 @@ import mmap
 import os
 import threading
 import uuid
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.storage.blocking import run_blocking
-from strata.storage.direct import BouncePool, FileSink, StoppedError, WriteMode, probe_direct, read_file
+from strata.storage.direct import BouncePool, FileSink, StoppedError, WaitReady, WriteMode, probe_direct, read_file
 from strata.storage.directory import (
     BACKEND,
+    etag_of,
     make_root,
     object_exists,
     open_directory,
@@ -24,11 +25,20 @@ from strata.storage.directory import (
     scan_directory,
 )
 from strata.storage.keys import check_key, check_prefix
-from strata.storage.protocol import ObjectInfo, PieceGuard, check_end, check_range, view_bytes, view_writable
+from strata.storage.open_files import OpenFiles, open_direct
+from strata.storage.protocol import (
+    ObjectInfo,
+    PieceGuard,
+    check_end,
+    check_etag,
+    check_range,
+    view_bytes,
+    view_writable,
+)
 from strata.storage.temporary import DIRECTORY, TemporaryFile, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from typing_extensions import Buffer
 
@@ -66,21 +76,40 @@ class LocalStorage:
         view = view_bytes(data)
         await run_blocking(check_key(path), lambda stop: self._write(path, view, stop, replace=True))
 
+    async def write_behind(self, path: str, data: Buffer, wait_ready: WaitReady) -> None:
+        """As :meth:`write`, but ``data`` may still be filled, front to back, while its beginning is written.
+
+        ``wait_ready(end)`` is called in other threads; it returns when the first ``end`` bytes are final.
+        """
+        view = view_bytes(data)
+        await run_blocking(
+            check_key(path), lambda stop: self._write(path, view, stop, replace=True, wait_ready=wait_ready)
+        )
+
     async def write_new(self, path: str, data: Buffer) -> None:
         """Put the object in place only if there is none: exactly one of many writers succeeds."""
         view = view_bytes(data)
         await run_blocking(check_key(path), lambda stop: self._write(path, view, stop, replace=False))
 
-    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
-        return await run_blocking(check_key(path), lambda stop: self._read(path, start, length, stop))
+        return await run_blocking(check_key(path), lambda stop: self._read(path, start, length, etag, stop))
 
     async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
         """Fill the buffer from ``start``: straight into it if it is aligned, in parallel if it is large."""
         check_range(start, None)
         view = view_writable(buffer)
         await run_blocking(check_key(path), lambda stop: self._read_into(path, view, start, stop))
+
+    @contextmanager
+    def open_files(self) -> Iterator[OpenFiles]:
+        """Lend blocking reads, for callers with threads of their own that use what they read on the spot."""
+        files = OpenFiles(self._root, self._pool)
+        try:
+            yield files
+        finally:
+            files.close()
 
     async def exists(self, path: str) -> bool:
         """Whether there is an object at ``path``."""
@@ -138,7 +167,15 @@ class LocalStorage:
             log.info("%s: large objects are written %s", self._root, _DESCRIPTIONS[self._write_mode])
         return self._write_mode
 
-    def _write(self, path: str, view: memoryview, stop: threading.Event, *, replace: bool) -> None:
+    def _write(
+        self,
+        path: str,
+        view: memoryview,
+        stop: threading.Event,
+        *,
+        replace: bool,
+        wait_ready: WaitReady | None = None,
+    ) -> None:
         mode = self._prepare()
         if len(view) < DIRECT_WRITE_BYTES:
             mode = "buffered"
@@ -146,7 +183,7 @@ class LocalStorage:
         try:
             sink = FileSink(file.open(direct=mode == "direct"), mode, self._pool, stop)
             sink.reserve(len(view))
-            sink.write(view)
+            sink.write(view, wait_ready)
             sink.finish()
             if stop.is_set():
                 raise StoppedError
@@ -154,10 +191,12 @@ class LocalStorage:
         finally:
             file.close()
 
-    def _read(self, path: str, start: int, length: int | None, stop: threading.Event) -> bytes:
+    def _read(self, path: str, start: int, length: int | None, etag: str | None, stop: threading.Event) -> bytes:
         fd = open_object(self._root, path)
         try:
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            check_etag(path, etag, etag_of(status), backend=BACKEND)
+            size = status.st_size
             end = size if length is None else start + length
             check_end(path, max(start, end), size, backend=BACKEND)
             if end - start < DIRECT_READ_BYTES:
@@ -180,10 +219,7 @@ class LocalStorage:
         check_end(path, start + len(view), start + count, backend=BACKEND)
 
     def _fill(self, fd: int, view: memoryview, start: int, stop: threading.Event) -> int:
-        direct_fd = None
-        if len(view) >= DIRECT_READ_BYTES:
-            with suppress(OSError):  # a file system without O_DIRECT; the plain descriptor serves
-                direct_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        direct_fd = open_direct(fd) if len(view) >= DIRECT_READ_BYTES else None
         try:
             return read_file(fd, direct_fd, view, start, self._pool, stop)
         finally:

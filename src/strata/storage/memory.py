@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from strata.clock import Clock, SystemClock
 from strata.errors import ObjectExistsError, ObjectNotFoundError
 from strata.storage.keys import check_key, check_prefix
-from strata.storage.protocol import ObjectInfo, PieceGuard, check_end, check_range, view_bytes, view_writable
+from strata.storage.protocol import (
+    ObjectInfo,
+    PieceGuard,
+    check_end,
+    check_etag,
+    check_range,
+    view_bytes,
+    view_writable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,10 +64,12 @@ class MemoryStorage:
             raise ObjectExistsError(path, backend=BACKEND)
         await self.write(path, data)
 
-    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
         data = self._find(path).data
+        if etag is not None:
+            check_etag(path, etag, _etag(data), backend=BACKEND)
         end = len(data) if length is None else start + length
         check_end(path, max(start, end), len(data), backend=BACKEND)
         return data[start:end]
@@ -85,8 +95,7 @@ class MemoryStorage:
         checked = check_prefix(prefix)
         for path, found in list(self._objects.items()):
             if not checked or path.startswith(f"{checked}/"):
-                etag = blake2b(found.data, digest_size=16).hexdigest()
-                yield ObjectInfo(path, len(found.data), found.modified_s, etag)
+                yield ObjectInfo(path, len(found.data), found.modified_s, _etag(found.data))
 
     @asynccontextmanager
     async def writer(self, path: str) -> AsyncIterator[_MemoryWriter]:
@@ -101,3 +110,7 @@ class MemoryStorage:
             return self._objects[check_key(path)]
         except KeyError:
             raise ObjectNotFoundError(path, backend=BACKEND) from None
+
+
+def _etag(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()

@@ -39,7 +39,7 @@ from strata.storage.upload import Upload, UploadWriter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from obstore.store import ObjectStore, RetryConfig
+    from obstore.store import ObjectStore
     from typing_extensions import Buffer
 
 log = logging.getLogger(__name__)
@@ -59,16 +59,17 @@ _JITTER = random.SystemRandom()
 class ObjectStorage:
     """Objects in a bucket, below ``prefix``. Memory is bounded by parts under way, never by the object.
 
-    ``connect`` makes the store for a retry configuration. ``max_single_put_bytes`` and ``max_parts`` are the
-    limits of the service. ``allow_unsafe`` accepts a store that ignores put-if-absent: there, two writers of
-    one ``write_new`` can both succeed.
+    ``connect`` makes the store from ``client_options`` and ``retry_config``. ``max_single_put_bytes`` and
+    ``max_parts`` are the limits of the service. ``allow_unsafe`` accepts a store that ignores put-if-absent:
+    there, two writers of one ``write_new`` can both succeed.
     """
 
     def __init__(
         self,
-        connect: Callable[[RetryConfig], ObjectStore],
+        connect: Callable[..., ObjectStore],
         *,
         backend: str,
+        allow_http: bool = False,
         prefix: str = "",
         retry: RetryPolicy | None = None,
         part_bytes: int = PART_BYTES,
@@ -84,9 +85,11 @@ class ObjectStorage:
         _yield_at_exit()
         self._retry = retry or RetryPolicy()
         with configured(backend):
-            self._store = connect(self._retry.retry_config())
+            client = self._retry.client_config(allow_http=allow_http)
+            self._store = connect(client_options=client, retry_config=self._retry.retry_config())
             # A conditional PUT is retried here and not by obstore: only here a lost answer can be understood.
-            self._store_once = connect(self._retry.retry_config(max_attempts=1))
+            once = self._retry.retry_config(max_attempts=1)
+            self._store_once = connect(client_options=client, retry_config=once)
         self._backend = backend
         self._prefix = check_root(prefix)
         self._part_bytes = part_bytes
@@ -158,10 +161,10 @@ class ObjectStorage:
             else:
                 return
 
-    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
-        return await read_bytes(self._ref(path), start, length)
+        return await read_bytes(self._ref(path), start, length, etag)
 
     async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
         """Fill the buffer from ``start`` with parallel requests, all of them of one version of the object."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from strata.errors import CorruptObjectError, StorageError
+from strata.errors import CorruptObjectError, ObjectChangedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -90,9 +90,10 @@ class Storage(Protocol):
         """
         ...
 
-    async def read(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there; fewer is CorruptObjectError.
 
+        With the ``etag`` of a listing, the bytes are of that version, or it is an ObjectChangedError.
         For large objects use :meth:`read_into`, which needs no second copy in memory.
         """
         ...
@@ -149,6 +150,12 @@ def check_end(path: str, end: int, size: int, *, backend: str) -> None:
     """Refuse to read up to ``end`` of an object that ends before."""
     if end > size:
         raise CorruptObjectError(path, backend=backend, problem=f"it has {size} bytes, but {end} were asked for")
+
+
+def check_etag(path: str, etag: str | None, found: str, *, backend: str) -> None:
+    """Refuse to read another version than the one that is asked for."""
+    if etag is not None and etag != found:
+        raise ObjectChangedError(path, backend=backend)
 
 
 def check_range(start: int, length: int | None) -> None:

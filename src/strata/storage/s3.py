@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from strata.errors import MissingExtraError
 from strata.storage.profile import find_profile, fixed_credentials
@@ -15,9 +16,6 @@ try:
     from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
 except ModuleNotFoundError as error:
     raise MissingExtraError("s3", needed_for="S3Storage") from error
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore, RetryConfig
 
 
 class S3Storage(ObjectStorage):
@@ -45,7 +43,6 @@ class S3Storage(ObjectStorage):
         concurrency: int = CONCURRENCY,
         allow_unsafe: bool = False,
     ) -> None:
-        retry = retry or RetryPolicy()
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         config: dict[str, Any] = {
             "virtual_hosted_style_request": endpoint is None if virtual_hosted is None else virtual_hosted
@@ -62,16 +59,9 @@ class S3Storage(ObjectStorage):
         if region is not None:
             config["region"] = region
 
-        def connect(retry_config: RetryConfig) -> ObjectStore:
-            return S3Store(
-                bucket,
-                client_options=retry.client_config(allow_http=is_http(endpoint)),
-                retry_config=retry_config,
-                **config,
-            )
-
         super().__init__(
-            connect,
+            partial(S3Store, bucket, **config),
+            allow_http=is_http(endpoint),
             backend=f"s3://{bucket}",
             prefix=prefix,
             retry=retry,

@@ -2,3 +2,6 @@
 
 Nothing here decides, connects or waits.
 """
+
+# Grows when a worker and a coordinator of different versions would misunderstand each other; most changes only add.
+PROTOCOL = 1

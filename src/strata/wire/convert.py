@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from strata.cluster import commands, events, replies
 from strata.cluster.commands import JobCommand, WorkerState
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.cluster.events import Effect
 from strata.cluster.replies import Reply
 from strata.errors import StrataError
@@ -28,6 +28,7 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ConfigureJob: "configure_job",
     commands.RegisterWorker: "register_worker",
     commands.Heartbeat: "heartbeat",
+    commands.Vouch: "vouch",
     commands.Goodbye: "goodbye",
     commands.ChannelLost: "channel_lost",
     commands.FailWorkers: "fail_workers",
@@ -37,20 +38,27 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.AskRestorePoint: "ask_restore_point",
     commands.TakeHand: "take_hand",
     commands.ReportProgress: "report_progress",
+    commands.SkipSamples: "skip_samples",
     commands.AckPart: "ack_part",
     commands.ConfirmCommit: "confirm_commit",
+    commands.AskCommit: "ask_commit",
+    commands.GiveUpCheckpoint: "give_up_checkpoint",
     commands.AbortCheckpoint: "abort_checkpoint",
     commands.AskForManifest: "ask_for_manifest",
     commands.ExpireBarrier: "expire_barrier",
     commands.AdoptCheckpoints: "adopt_checkpoints",
     commands.ForgetCheckpoints: "forget_checkpoints",
+    commands.SetKey: "set_key",
+    commands.GetKey: "get_key",
 }
 REPLIES: dict[type[Any], str] = {
     replies.Done: "done",
     replies.Registered: "registered",
     replies.Heard: "heard",
     replies.RestorePoint: "restore_point",
+    CommitProgress: "commit_progress",
     replies.Hand: "hand",
+    replies.KeyValue: "key_value",
 }
 EFFECTS: dict[type[Effect], str] = {
     events.GenerationChanged: "generation_changed",

@@ -29,6 +29,7 @@ from tests.unit.checkpoint.states import STATES, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class GatedStorage(MemoryStorage):
@@ -400,3 +401,19 @@ def test_wrong_settings_are_refused() -> None:
         CheckpointManager("x", backend="tape")
     with pytest.raises(ConfigError, match="CHECKPOINT_BUCKET"):
         CheckpointManager("/checkpoints", backend="s3")
+
+
+def test_a_handle_tells_how_far_a_local_save_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    note = SaveHandle.note_bytes
+
+    def watch(handle: SaveHandle, done: int) -> None:
+        note(handle, done)
+        seen.append(handle.bytes_done)
+
+    monkeypatch.setattr(SaveHandle, "note_bytes", watch)
+    with CheckpointManager(tmp_path) as manager:
+        handle = manager.save_background({"w": np.ones(40 << 20, np.uint8)}, 1)
+        handle.result()
+    assert len(set(seen)) >= 5
+    assert seen[0] < handle.bytes_total == handle.bytes_done

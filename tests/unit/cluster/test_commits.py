@@ -9,7 +9,8 @@ import pytest
 
 from strata.cluster import commands as c
 from strata.cluster import events as e
-from strata.errors import CommitPendingError, StaleGenerationError, StepTakenError
+from strata.cluster.commits import CommitProgress
+from strata.errors import CheckpointAbortedError, CommitPendingError, StaleGenerationError, StepTakenError
 from tests.unit.cluster.conftest import Bench
 
 
@@ -194,3 +195,63 @@ def test_a_restore_waits_for_a_checkpoint_whose_parts_are_all_durable(bench: Ben
         bench.say(c.AskRestorePoint, "a")
     confirm(bench, "b")
     assert bench.say(c.AskRestorePoint, "a")[0].checkpoint.step == 10
+
+
+def progress(bench: Bench, worker: str, step: int = 10, part: str | None = None) -> CommitProgress:
+    reply: CommitProgress = bench.say(c.AskCommit, worker, step=step, part=part or f"step_{step}/{worker}")[0]
+    return reply
+
+
+def test_a_worker_that_missed_the_announcement_can_ask(bench: Bench) -> None:
+    assert progress(bench, "a").phase == "unknown"
+    ack(bench, "a")
+    assert progress(bench, "a") == CommitProgress(phase="collecting", missing=("b", "c"))
+    ack(bench, "b")
+    ack(bench, "c")
+    assert progress(bench, "a") == CommitProgress(phase="writing", missing=("a",))
+    confirm(bench, "a")
+    assert progress(bench, "a").phase == "committed"
+    assert progress(bench, "a", part="step_10/other").phase == "unknown"
+
+
+def test_a_worker_that_missed_the_abort_learns_who_is_to_blame(bench: Bench) -> None:
+    ack(bench, "a")
+    bench.apply(c.FailWorkers(workers=(("c", "1"),), reason="lease ended"))
+    asked = progress(bench, "a")
+    assert (asked.phase, asked.reason) == ("aborted", "c failed: lease ended")
+    with pytest.raises(CheckpointAbortedError, match="c failed: lease ended"):
+        ack(bench, "a")
+    assert bench.job.commits.pending == {}
+
+
+def test_a_part_that_counts_may_be_acknowledged_again_in_any_generation(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    old = bench.job.membership.generation
+    bench.join("d")
+    assert ack(bench, "b", generation=old) == []
+    confirm(bench, "a")
+    assert ack(bench, "b", generation=old) == []
+
+
+def test_a_worker_that_was_asked_and_comes_back_is_asked_again(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    (wanted,) = bench.say(c.RegisterWorker, "a")[1]
+    assert isinstance(wanted, e.ManifestWanted)
+    assert wanted.to == ("a",)
+    assert bench.say(c.RegisterWorker, "b")[1] == []
+
+
+def test_a_checkpoint_that_nobody_can_commit_is_given_up_and_stays_so_after_a_restart(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    generation = bench.job.membership.generation
+    give_up = {"step": 10, "reason": "the parts differ"}
+    assert bench.say(c.GiveUpCheckpoint, "a", generation=generation - 1, **give_up)[1] == []
+    (aborted,) = bench.say(c.GiveUpCheckpoint, "a", generation=generation, **give_up)[1]
+    assert isinstance(aborted, e.CheckpointAborted)
+    assert aborted.reason == "a: the parts differ"
+    again = bench.restarted()
+    assert again.cluster.snapshot() == bench.cluster.snapshot()
+    assert progress(again, "b").phase == "aborted"

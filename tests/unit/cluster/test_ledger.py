@@ -17,6 +17,7 @@ from strata.errors import (
     RestoreTooLateError,
     UnknownDatasetError,
 )
+from strata.sharding import RangeSet
 from tests.unit.cluster.conftest import Bench
 
 
@@ -44,6 +45,10 @@ def consume_all(bench: Bench, sequence: int = 1) -> None:
         report(bench, worker, sequence, hand(bench, worker))
 
 
+def samples_in(ranges: RangeSet) -> list[int]:
+    return [sample for start, stop in ranges for sample in range(start, stop)]
+
+
 def test_hands_are_disjoint_and_together_all_samples(bench: Bench) -> None:
     hands = [hand(bench, worker) for worker in "abc"]
     shards = np.concatenate([spans[:, 0] for spans in hands])
@@ -68,20 +73,20 @@ def test_the_audit_lists_exactly_what_is_missing_and_what_is_repeated(bench: Ben
     report(bench, "a", 1, [(4, 0, 10)])
     report(bench, "b", 1, [(4, 8, 10), (9, 0, 5)])
     audit = bench.job.ledger.audit("d", 0)
-    assert audit.repeated.tolist() == sorted(order.samples_of(4, 8, 10).tolist())
+    assert samples_in(audit.repeated) == sorted(order.samples_of(4, 8, 10).tolist())
     seen = set(range(40, 50)) | set(range(90, 95))
-    assert audit.missing.tolist() == sorted(set(range(95)) - seen)
+    assert samples_in(audit.missing) == sorted(set(range(95)) - seen)
 
 
 def test_a_report_that_is_sent_twice_counts_once_and_a_gap_is_refused(bench: Bench) -> None:
     report(bench, "a", 1, [(4, 0, 5)])
     report(bench, "a", 1, [(4, 0, 5)])
-    assert len(bench.job.ledger.audit("d", 0).repeated) == 0
+    assert bench.job.ledger.audit("d", 0).repeated.count == 0
     with pytest.raises(OutOfOrderError, match="sent report 3 where report 2"):
         report(bench, "a", 3, [(4, 5, 6)])
     again = bench.restarted()
     report(again, "a", 1, [(4, 0, 5)])
-    assert len(again.job.ledger.audit("d", 0).repeated) == 0
+    assert again.job.ledger.audit("d", 0).repeated.count == 0
 
 
 def test_what_is_left_is_dealt_anew_in_a_new_generation(bench: Bench) -> None:
@@ -103,14 +108,14 @@ def test_a_restore_voids_what_was_reported_after_the_checkpoint(bench: Bench) ->
     bench.join("c", incarnation="2")
     point = bench.say(c.AskRestorePoint, "a")[0]
     assert point.checkpoint.step == 1
-    assert len(bench.job.ledger.audit("d", 0).missing) == 95 - (first[0, 2] - first[0, 1])
+    assert bench.job.ledger.audit("d", 0).missing.count == 95 - (first[0, 2] - first[0, 1])
 
 
 def test_without_a_checkpoint_a_restore_begins_at_the_beginning(bench: Bench) -> None:
     report(bench, "a", 1, hand(bench, "a"))
     bench.join("c", incarnation="2")
     assert bench.say(c.AskRestorePoint, "b")[0].checkpoint is None
-    assert len(bench.job.ledger.audit("d", 0).missing) == 95
+    assert bench.job.ledger.audit("d", 0).missing.count == 95
 
 
 def test_all_workers_of_a_generation_get_the_same_restore_point(bench: Bench) -> None:
@@ -154,3 +159,22 @@ def test_a_snapshot_brings_everything_back_to_the_byte(bench: Bench) -> None:
 def test_a_snapshot_of_another_version_is_refused() -> None:
     with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 1"):
         Cluster().restore(b'{"version": 9}')
+
+
+def test_samples_that_could_not_be_read_are_remembered_apart(bench: Bench) -> None:
+    skip = {"dataset_id": "d", "epoch": 0, "start": 20, "stop": 25, "reason": "a.parquet is cut off"}
+    consume_all(bench)
+    for _ in range(2):
+        bench.say(c.SkipSamples, "a", **skip)
+    audit = bench.restarted().job.ledger.audit("d", 0)
+    assert (samples_in(audit.skipped), audit.is_exactly_once) == ([20, 21, 22, 23, 24], True)
+    kinds = [event.kind for event in bench.cluster.events.since(0)[1]]
+    assert kinds.count("samples skipped") == 1
+    with pytest.raises(ValueError, match="samples 90 to 96 of a dataset that has 95"):
+        bench.say(c.SkipSamples, "a", **{**skip, "start": 90, "stop": 96})
+
+
+def test_an_audit_of_an_epoch_that_nobody_began_changes_nothing(bench: Bench) -> None:
+    before = bench.job.ledger.cut(1)
+    assert bench.job.ledger.audit("d", 7).missing == RangeSet([0], [95])
+    assert bench.job.ledger.cut(1) == before

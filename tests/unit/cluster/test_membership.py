@@ -195,3 +195,34 @@ def test_every_change_is_an_event_with_its_reason(bench: Bench) -> None:
     following, events = bench.cluster.events.since(0)
     assert [event.reason for event in events] == ["1: a joined", "2: b joined", "3: a left: preempted"]
     assert bench.cluster.events.since(following) == (following, [])
+
+
+def test_a_worker_that_cannot_speak_keeps_its_lease_while_another_process_vouches_for_it(bench: Bench) -> None:
+    bench.join("a")
+    for _ in range(5):
+        assert bench.pass_time(8.0) == []
+        bench.say(c.Vouch, "a")
+    bench.pass_time(10.1)
+    assert bench.ranks() == {}
+
+
+def test_a_vouch_without_the_channel_is_worth_the_grace_and_no_more(bench: Bench) -> None:
+    bench.join("a")
+    bench.say(c.ChannelLost, "a")
+    bench.pass_time(1.0)
+    bench.say(c.Vouch, "a")
+    bench.pass_time(1.9)
+    assert bench.ranks() == {"a": 0}
+    bench.pass_time(0.2)
+    assert bench.ranks() == {}
+    with pytest.raises(StaleIncarnationError):
+        bench.say(c.Vouch, "a")
+
+
+def test_a_vouch_never_shortens_a_lease_and_a_beat_ends_the_grace(bench: Bench) -> None:
+    bench.join("a")
+    bench.say(c.ChannelLost, "a")
+    bench.beat("a")
+    bench.say(c.Vouch, "a")
+    bench.pass_time(9.0)
+    assert bench.ranks() == {"a": 0}

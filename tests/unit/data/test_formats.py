@@ -291,7 +291,7 @@ def test_a_damaged_row_group_is_named_and_the_others_are_read(tmp_path: Path) ->
     offset = pq.read_metadata(path).row_group(3).column(0).data_page_offset
     content[offset + 500] ^= 0xFF
     path.write_bytes(content)
-    rows = open_at(tmp_path)
+    rows = open_at(tmp_path, options={"verify": True})
     with pytest.raises(CorruptFileError, match=f"row group 3, byte {offset}"):
         rows.read(0, 5000)
     with pytest.raises(CorruptFileError, match="row group 3"):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.errors import ObjectNotFoundError, StorageError, StoragePermissionError
+from strata.errors import CorruptObjectError, ObjectNotFoundError, StorageError, StoragePermissionError
 from strata.storage import LocalStorage
 from strata.storage.direct import (
     BLOCK_BYTES,
@@ -241,3 +241,54 @@ async def test_a_cancelled_read_leaves_the_buffer_alone_once_it_is_over(tmp_path
     before = bytes(buffer)
     assert all(not thread.name.startswith("strata-io") for thread in threading.enumerate())
     assert bytes(buffer) == before
+
+
+@pytest.mark.parametrize("size", [0, 5, BLOCK_BYTES, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 7])
+@pytest.mark.parametrize("shift", [0, 1])
+async def test_what_is_still_being_filled_is_written_as_it_will_be(tmp_path: Path, size: int, shift: int) -> None:
+    storage = LocalStorage(tmp_path)
+    data = np.zeros(shift + size, np.uint8)[shift:]
+    final = np.random.default_rng(0).integers(0, 255, size, np.uint8)
+    filled, changed = 0, threading.Condition()
+
+    def wait_ready(end: int) -> None:
+        with changed:
+            assert changed.wait_for(lambda: filled >= end, timeout=30)
+
+    def fill() -> None:
+        nonlocal filled
+        for end in [*range(0, size, MIB), size]:
+            data[filled:end] = final[filled:end]
+            with changed:
+                filled = end
+                changed.notify_all()
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    await storage.write_behind("x", memoryview(data), wait_ready)
+    filler.join()
+    assert await storage.read("x") == final.tobytes()
+
+
+def test_what_is_never_filled_leaves_nothing(tmp_path: Path) -> None:
+    def wait_ready(end: int) -> None:
+        if end > CHUNK_BYTES:
+            raise MemoryError("none left")
+
+    with pytest.raises(MemoryError):
+        asyncio.run(LocalStorage(tmp_path).write_behind("x", bytes(4 * CHUNK_BYTES), wait_ready))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_open_files_read_any_piece_and_name_what_is_missing_or_too_short(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).integers(0, 255, 3 * MIB + 5, np.uint8).tobytes()
+    (tmp_path / "x").write_bytes(data)
+    with LocalStorage(tmp_path).open_files() as files:
+        for start, length in [(0, 3 * MIB + 5), (1, 2 * MIB), (2 * MIB, MIB), (3 * MIB, 5)]:
+            target = bytearray(length)
+            files.read_into("x", memoryview(target), start, threading.Event())
+            assert target == data[start : start + length]
+        with pytest.raises(CorruptObjectError, match="x"):
+            files.read_into("x", memoryview(bytearray(10)), 3 * MIB, threading.Event())
+        with pytest.raises(ObjectNotFoundError, match="nothing"):
+            files.read_into("nothing", memoryview(bytearray(1)), 0, threading.Event())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.cluster import commands, replies
 from strata.cluster.commands import JobCommand, WorkerState
-from strata.cluster.commits import Committed
+from strata.cluster.commits import CommitProgress, Committed
 from strata.cluster.events import Effect
 from strata.errors import BarrierTimeoutError, MissingWorker
 from strata.sharding import DataOrder
@@ -41,7 +41,13 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "shuffle": st.booleans(),
     "error": st.just(BarrierTimeoutError("b", 1, 2, [MissingWorker("w", 1, "training", 7, 0.5)])),
 }
-BY_TYPE = {"str": NAMES, "int": NUMBERS, "float": st.floats(allow_nan=False), "int | None": st.none() | NUMBERS}
+BY_TYPE = {
+    "str": NAMES,
+    "int": NUMBERS,
+    "float": st.floats(allow_nan=False),
+    "int | None": st.none() | NUMBERS,
+    "bytes": st.binary(max_size=5),
+}
 
 
 def values(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -73,7 +79,10 @@ def test_an_effect_comes_back_equal(kind: type[Effect], data: st.DataObject) -> 
         replies.Done(),
         replies.Registered(rank=1, world_size=2, generation=3, waits_for=0, lease_s=10.0),
         replies.Heard(rank=1, world_size=2, generation=3, waits_for=4),
+        replies.KeyValue(),
+        replies.KeyValue(value=b"x", token=3, is_set=True),
         replies.RestorePoint(checkpoint=None),
+        CommitProgress(phase="collecting", missing=("b", "c"), reason=""),
         replies.RestorePoint(checkpoint=Committed(5, 1, "m", "[]")),
     ],
     ids=repr,

@@ -20,10 +20,14 @@ class _Entry(NamedTuple):
     endings: tuple[str, ...]
     # Whether a file of it may be compressed as a whole; the others have compression of their own.
     compressible: bool
+    # Options that say how rows are read and not which rows there are, so that one index serves all of them.
+    only_reading: frozenset[str] = frozenset()
 
 
 FORMATS = {
-    "parquet": _Entry("parquet", "Parquet", (".parquet", ".pq"), compressible=False),
+    "parquet": _Entry(
+        "parquet", "Parquet", (".parquet", ".pq"), compressible=False, only_reading=frozenset({"verify"})
+    ),
     "arrow": _Entry("arrow", "Arrow", (".arrow", ".arrows", ".feather", ".ipc"), compressible=False),
     "csv": _Entry("csv", "Csv", (".csv", ".tsv"), compressible=True),
     "jsonl": _Entry("jsonl", "JsonLines", (".jsonl", ".ndjson", ".jsonlines"), compressible=True),
@@ -67,6 +71,11 @@ def check_compression(kind: str, path: str) -> None:
     if codec_of(path) is not None and not FORMATS[kind].compressible:
         problem = f"a compressed {kind} file has no random access; decompress it, or use the format's own compression"
         raise UnknownDataFormatError(path, problem, known=[kind for kind in FORMATS if FORMATS[kind].compressible])
+
+
+def indexed_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that decide which rows there are."""
+    return {name: value for name, value in options.items() if name not in FORMATS[kind].only_reading}
 
 
 def make_format(kind: str, options: Mapping[str, Any] | None = None) -> Format:

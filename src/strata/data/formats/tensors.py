@@ -37,12 +37,19 @@ def decode(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> Columns:
     )
 
 
-def encode(columns: Columns) -> pa.Table:
-    """Return the rows as an Arrow table that :func:`decode` turns back into the same columns."""
+def encode(columns: Columns, schema: pa.Schema | None = None) -> pa.Table:
+    """Return the rows as an Arrow table that :func:`decode` turns back into the same columns.
+
+    With a ``schema``, that of rows before these, the table has that schema.
+    """
     fields, arrays = [], []
     for name in columns.names:
         column = columns[name]
         if not isinstance(column, np.ndarray):
+            if schema is not None and is_tensor(schema.field(name)):
+                fields.append(schema.field(name))
+                arrays.append(_nulls_as_bytes(column, schema.field(name)))
+                continue
             fields.append(pa.field(name, column.type))
             arrays.append(column)
         elif column.ndim == 1 and column.dtype.kind in "biufMm":
@@ -54,7 +61,8 @@ def encode(columns: Columns) -> pa.Table:
         else:
             fields.append(pa.field(name, pa.binary(_row_bytes(column)), metadata=_describe(column)))
             arrays.append(_as_bytes(column))
-    return pa.table(arrays, schema=pa.schema(fields))
+    table = pa.table(arrays, schema=pa.schema(fields))
+    return table if schema is None else table.cast(schema)
 
 
 def describe_type(field: pa.Field) -> str:
@@ -95,9 +103,9 @@ def _note(field: pa.Field) -> dict[bytes, bytes] | None:
 
 
 def _view(column: Any, field: pa.Field) -> Any:
-    if not isinstance(column, np.ndarray):
-        return column
     dtype, shape = shape_of(field)
+    if not isinstance(column, np.ndarray):
+        return _nulls_as_lists(column, dtype, shape)
     if column.shape[1] == 0:
         return np.empty((len(column), *shape), dtype)
     return column.view(dtype).reshape(len(column), *shape)
@@ -111,6 +119,22 @@ def _as_bytes(column: npt.NDArray[Any]) -> pa.Array:
     width = _row_bytes(column)
     data = pa.py_buffer(np.ascontiguousarray(column).reshape(-1).view(np.uint8)) if column.size else pa.py_buffer(b"")
     return pa.Array.from_buffers(pa.binary(width), len(column), [None, data])
+
+
+def _nulls_as_bytes(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Arrays of which some are missing, as bytes of which some are."""
+    dtype, _ = shape_of(field)
+    rows = [None if row is None else np.asarray(row, dtype).tobytes() for row in column.to_pylist()]
+    return pa.array(rows, field.type)
+
+
+def _nulls_as_lists(column: pa.Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Array:
+    """Bytes of which some are missing, as lists of which some are, so that they fit arrays of other rows."""
+    kind = pa.from_numpy_dtype(dtype)
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    rows = [None if row is None else np.frombuffer(row, dtype).reshape(shape).tolist() for row in column.to_pylist()]
+    return pa.array(rows, kind)
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:

@@ -23,7 +23,7 @@ class ServerFrame(_message.Message):
     def __init__(self, reply: _Optional[_Union[Reply, _Mapping]] = ..., effect: _Optional[_Union[Effect, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints")
+    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "vouch", "skip_samples")
     CONFIGURE_JOB_FIELD_NUMBER: _ClassVar[int]
     REGISTER_WORKER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,12 @@ class Command(_message.Message):
     EXPIRE_BARRIER_FIELD_NUMBER: _ClassVar[int]
     ADOPT_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     FORGET_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    SET_KEY_FIELD_NUMBER: _ClassVar[int]
+    GET_KEY_FIELD_NUMBER: _ClassVar[int]
+    ASK_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    GIVE_UP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    VOUCH_FIELD_NUMBER: _ClassVar[int]
+    SKIP_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     configure_job: ConfigureJob
     register_worker: RegisterWorker
     heartbeat: Heartbeat
@@ -62,10 +68,16 @@ class Command(_message.Message):
     expire_barrier: ExpireBarrier
     adopt_checkpoints: AdoptCheckpoints
     forget_checkpoints: ForgetCheckpoints
-    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ...) -> None: ...
+    set_key: SetKey
+    get_key: GetKey
+    ask_commit: AskCommit
+    give_up_checkpoint: GiveUpCheckpoint
+    vouch: Vouch
+    skip_samples: SkipSamples
+    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("id", "error", "done", "registered", "heard", "restore_point", "hand")
+    __slots__ = ("id", "error", "done", "registered", "heard", "restore_point", "hand", "key_value", "commit_progress")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +85,8 @@ class Reply(_message.Message):
     HEARD_FIELD_NUMBER: _ClassVar[int]
     RESTORE_POINT_FIELD_NUMBER: _ClassVar[int]
     HAND_FIELD_NUMBER: _ClassVar[int]
+    KEY_VALUE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     id: int
     error: Error
     done: Done
@@ -80,7 +94,9 @@ class Reply(_message.Message):
     heard: Heard
     restore_point: RestorePoint
     hand: Hand
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., hand: _Optional[_Union[Hand, _Mapping]] = ...) -> None: ...
+    key_value: KeyValue
+    commit_progress: CommitProgress
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., hand: _Optional[_Union[Hand, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
     __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted")
@@ -160,6 +176,16 @@ class Heartbeat(_message.Message):
     epoch: int
     resources: _containers.ScalarMap[str, float]
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Vouch(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "reason")
@@ -319,6 +345,28 @@ class Span(_message.Message):
     stop: int
     def __init__(self, shard: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
 
+class SkipSamples(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "epoch", "start", "stop", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    generation: int
+    dataset_id: str
+    epoch: int
+    start: int
+    stop: int
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class AckPart(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "generation", "step", "epoch", "part", "size_bytes", "digest")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +407,36 @@ class ConfirmCommit(_message.Message):
     cursors: str
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ...) -> None: ...
 
+class AskCommit(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "part")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    step: int
+    part: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., part: _Optional[str] = ...) -> None: ...
+
+class GiveUpCheckpoint(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "generation", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    step: int
+    generation: int
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class AbortCheckpoint(_message.Message):
     __slots__ = ("job_id", "step", "reason")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +471,28 @@ class ForgetCheckpoints(_message.Message):
     steps: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, job_id: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class SetKey(_message.Message):
+    __slots__ = ("job_id", "key", "value", "token", "writer")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    key: str
+    value: bytes
+    token: int
+    writer: str
+    def __init__(self, job_id: _Optional[str] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ..., token: _Optional[int] = ..., writer: _Optional[str] = ...) -> None: ...
+
+class GetKey(_message.Message):
+    __slots__ = ("job_id", "key")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    key: str
+    def __init__(self, job_id: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
 class GetDataShard(_message.Message):
     __slots__ = ("job_id", "dataset_id", "worker_id", "epoch", "rank")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -424,6 +524,44 @@ class DataShard(_message.Message):
     start_index: int
     end_index: int
     def __init__(self, shard_id: _Optional[int] = ..., start_index: _Optional[int] = ..., end_index: _Optional[int] = ...) -> None: ...
+
+class AuditData(_message.Message):
+    __slots__ = ("job_id", "dataset_id", "epoch")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    dataset_id: str
+    epoch: int
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class DataAudit(_message.Message):
+    __slots__ = ("total_samples", "missing", "repeated", "skipped")
+    TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    total_samples: int
+    missing: SampleRanges
+    repeated: SampleRanges
+    skipped: SampleRanges
+    def __init__(self, total_samples: _Optional[int] = ..., missing: _Optional[_Union[SampleRanges, _Mapping]] = ..., repeated: _Optional[_Union[SampleRanges, _Mapping]] = ..., skipped: _Optional[_Union[SampleRanges, _Mapping]] = ...) -> None: ...
+
+class SampleRanges(_message.Message):
+    __slots__ = ("samples", "ranges")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    samples: int
+    ranges: _containers.RepeatedCompositeFieldContainer[SampleRange]
+    def __init__(self, samples: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[SampleRange, _Mapping]]] = ...) -> None: ...
+
+class SampleRange(_message.Message):
+    __slots__ = ("start", "stop")
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    stop: int
+    def __init__(self, start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
 
 class GetLatestCheckpoint(_message.Message):
     __slots__ = ("job_id",)
@@ -552,20 +690,22 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("rank", "world_size", "generation", "waits_for", "lease_s", "channel_url")
+    __slots__ = ("rank", "world_size", "generation", "waits_for", "lease_s", "channel_url", "protocol")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_URL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     generation: int
     waits_for: int
     lease_s: float
     channel_url: str
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., lease_s: _Optional[float] = ..., channel_url: _Optional[str] = ...) -> None: ...
+    protocol: int
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., lease_s: _Optional[float] = ..., channel_url: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("rank", "world_size", "generation", "waits_for")
@@ -585,6 +725,16 @@ class RestorePoint(_message.Message):
     checkpoint: Checkpoint
     def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
 
+class CommitProgress(_message.Message):
+    __slots__ = ("phase", "missing", "reason")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, phase: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Checkpoint(_message.Message):
     __slots__ = ("step", "epoch", "manifest", "cursors")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -602,6 +752,16 @@ class Hand(_message.Message):
     SPANS_FIELD_NUMBER: _ClassVar[int]
     spans: _containers.RepeatedCompositeFieldContainer[Span]
     def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class KeyValue(_message.Message):
+    __slots__ = ("value", "token", "is_set")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    IS_SET_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    token: int
+    is_set: bool
+    def __init__(self, value: _Optional[bytes] = ..., token: _Optional[int] = ..., is_set: _Optional[bool] = ...) -> None: ...
 
 class GenerationChanged(_message.Message):
     __slots__ = ("job_id", "to", "generation", "reason")

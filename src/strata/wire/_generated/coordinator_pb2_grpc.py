@@ -110,6 +110,21 @@ class CoordinatorStub:
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListCheckpoints.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Checkpoints.FromString,
                 _registered_method=True)
+        self.SetKey = channel.unary_unary(
+                '/strata.v1.Coordinator/SetKey',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.SetKey.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.FromString,
+                _registered_method=True)
+        self.GetKey = channel.unary_unary(
+                '/strata.v1.Coordinator/GetKey',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetKey.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.FromString,
+                _registered_method=True)
+        self.AuditData = channel.unary_unary(
+                '/strata.v1.Coordinator/AuditData',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.AuditData.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.DataAudit.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/strata.v1.Coordinator/GetStatus',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetStatus.SerializeToString,
@@ -223,9 +238,28 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetStatus(self, request, context):
+    def SetKey(self, request, context):
+        """Small values that a job keeps for its tools, changed by compare-and-set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetKey(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AuditData(self, request, context):
         """For people and tools.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -321,6 +355,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ListCheckpoints,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListCheckpoints.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Checkpoints.SerializeToString,
+            ),
+            'SetKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetKey,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.SetKey.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.SerializeToString,
+            ),
+            'GetKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKey,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetKey.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.SerializeToString,
+            ),
+            'AuditData': grpc.unary_unary_rpc_method_handler(
+                    servicer.AuditData,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.AuditData.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.DataAudit.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -744,6 +793,87 @@ class Coordinator:
             '/strata.v1.Coordinator/ListCheckpoints',
             strata_dot_wire_dot___generated_dot_coordinator__pb2.ListCheckpoints.SerializeToString,
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Checkpoints.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/SetKey',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.SetKey.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/GetKey',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.GetKey.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AuditData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/AuditData',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.AuditData.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.DataAudit.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,249 @@
+"""``strata data``: index, inspect, preview, prepare and audit datasets, on local paths and URLs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strata.cli.audit import audit_data
+from strata.cli.output import AsJson, print_json, print_table
+from strata.cli.progress import show_bytes, show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from strata.data.index import Index
+    from strata.data.rows import DatasetRows
+
+app = typer.Typer(
+    help="Index, inspect, preview, prepare and audit datasets.",
+    epilog="Formats: parquet, arrow, csv, jsonl, tfrecord, webdataset, numpy, tokens. See docs/data.md.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.command("audit", epilog="Example: strata data audit default imagenet --epoch 3")(audit_data)
+
+Url = Annotated[
+    str, typer.Argument(help="A directory, a file, or a pattern; local or s3://, gs://, az://.", metavar="URL")
+]
+Format = Annotated[str | None, typer.Option("--format", help="The format, if the endings do not tell.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of the format, e.g. dtype=uint16.", metavar="NAME=VALUE"),
+]
+CachePath = Annotated[str | None, typer.Option("--cache", help="The cache's directory; default DATA_CACHE_PATH.")]
+
+
+@app.command("index", epilog="Example: strata data index s3://bucket/tokens -o dtype=uint16 -o sequence_length=2048")
+def index(
+    url: Url,
+    *,
+    kind: Format = None,
+    option: Options = None,
+    cache: CachePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look through all files once, and write down where their rows are.
+
+    The index lies beside the data, or in the cache where the data is read-only.
+    Opening the dataset then reads the index alone. Run it again when files have changed.
+    """
+    from strata.data.cache import open_cache
+    from strata.data.scan import choose_files, scan_files, store_index
+    from strata.data.source import open_source
+
+    with _explained():
+        source, opened = open_source(url), open_cache(cache)
+        chosen, files = choose_files(source, kind)
+        with show_bytes(f"{len(files)} files", sum(info.size_bytes for info in files)) as on_bytes:
+            made = scan_files(
+                source, chosen, _parse(option), files, opened, on_file=lambda info: on_bytes(info.size_bytes)
+            )
+        where = store_index(source, made, opened)
+    if as_json:
+        print_json({**_summary(made), "index": where})
+    else:
+        sys.stdout.write(f"{made.num_rows} rows in {len(made.files)} {made.kind} files; the index is {where}\n")
+
+
+@app.command("inspect", epilog="Example: strata data inspect 'data/train-*.parquet' --files")
+def inspect(
+    url: Url,
+    *,
+    kind: Format = None,
+    option: Options = None,
+    cache: CachePath = None,
+    files: Annotated[bool, typer.Option("--files", help="List every file, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a dataset holds: its format, rows, columns with their types, and files."""
+    rows = _open(url, kind, option, cache)
+    made = rows.index
+    if as_json:
+        print_json({**_summary(made), "files": _files(made)})
+        return
+    for name, value in _summary(made).items():
+        if name != "columns":
+            sys.stdout.write(f"{name}: {value}\n")
+    sys.stdout.write("\n")
+    print_table(("column", "type"), _summary(made)["columns"].items())
+    if files:
+        sys.stdout.write("\n")
+        keys = ("path", "rows", "blocks", "size_bytes")
+        print_table(("file", "rows", "blocks", "bytes"), ([str(each[key]) for key in keys] for each in _files(made)))
+
+
+@app.command("preview", epilog="Example: strata data preview data/ --rows 5 --columns text,label")
+def preview(
+    url: Url,
+    *,
+    kind: Format = None,
+    option: Options = None,
+    cache: CachePath = None,
+    count: Annotated[int, typer.Option("--rows", "-n", help="How many rows.", min=1)] = 10,
+    start: Annotated[int, typer.Option("--start", help="The first row.", min=0)] = 0,
+    columns: Annotated[str | None, typer.Option("--columns", help="Which columns, separated by commas.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the first rows of a dataset as a table."""
+    rows = _open(url, kind, option, cache)
+    with _explained():
+        names = columns.split(",") if columns else rows.names
+        start = min(start, rows.num_rows)
+        found = rows.read(start, min(rows.num_rows, start + count), names)
+    values = {name: found[name].tolist() for name in found.names}
+    if as_json:
+        print_json([{name: _plain(values[name][row]) for name in values} for row in range(found.num_rows)])
+        return
+    lines = ([str(start + row), *(_short(values[name][row]) for name in values)] for row in range(found.num_rows))
+    print_table(("row", *values), lines)
+
+
+@app.command("prepare", epilog="Example: strata data prepare 'raw/*.jsonl.gz' s3://bucket/train --shuffle --seed 7")
+def prepare(
+    url: Url,
+    target: Annotated[str, typer.Argument(help="A new directory, or a URL with nothing below it.", metavar="TARGET")],
+    *,
+    kind: Format = None,
+    option: Options = None,
+    cache: CachePath = None,
+    columns: Annotated[str | None, typer.Option("--columns", help="Which columns, separated by commas.")] = None,
+    rows_per_file: Annotated[
+        int | None, typer.Option("--rows-per-file", min=1, help="Default: files of about 256 MiB.")
+    ] = None,
+    rows_per_group: Annotated[
+        int | None, typer.Option("--rows-per-group", min=1, help="Default: row groups of about 4 MiB.")
+    ] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Write the rows in a random order.")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which random order.")] = 0,
+    compression: Annotated[str, typer.Option("--compression", help="zstd, lz4, snappy, gzip or none.")] = "zstd",
+    checksums: Annotated[bool, typer.Option("--checksums", help="Write a checksum for each page.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a dataset anew as Parquet files of equal size, with an index.
+
+    Arrays of one shape are written as bytes, which read many times faster than lists.
+    The target appears when it is whole; if this is stopped, run it again.
+    """
+    from dataclasses import asdict
+
+    from strata.data.prepare import Plan
+    from strata.data.prepare import prepare as write
+
+    rows = _open(url, kind, option, cache, columns.split(",") if columns else None)
+    with _explained():
+        plan = Plan(
+            rows_per_file=rows_per_file,
+            rows_per_group=rows_per_group,
+            shuffle=shuffle,
+            seed=seed,
+            compression=compression,
+            checksums=checksums,
+        )
+        with show_rows(f"to {target}", rows.num_rows) as on_rows:
+            done = write(rows, target, plan, cache=cache, on_rows=on_rows)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        sys.stdout.write(
+            f"wrote {done.rows} rows to {target}: {done.files} files, {done.size_bytes} bytes, "
+            f"row groups of {done.rows_per_group}; shards of that size read best\n"
+        )
+
+
+# The readers need Arrow, which takes longer to import than `strata version` to run.
+def _open(
+    url: str, kind: str | None, option: list[str] | None, cache: str | None, columns: list[str] | None = None
+) -> DatasetRows:
+    from strata.data.rows import open_rows
+
+    with _explained():
+        return open_rows(url, format=kind, options=_parse(option), columns=columns, cache=cache)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Show a wrong argument as one, not as a bug."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _parse(options: list[str] | None) -> dict[str, Any]:
+    """Read NAME=VALUE, where the value is JSON if it can be, else the text itself."""
+    found = {}
+    for each in options or []:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--option {each}: write it as name=value")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _summary(made: Index) -> dict[str, Any]:
+    from strata.data.formats.tensors import describe_type
+
+    return {
+        "format": made.kind,
+        "rows": made.num_rows,
+        "files": len(made.files),
+        "size_bytes": made.size_bytes,
+        "blocks": len(made.block_rows),
+        "options": made.options,
+        "columns": {field.name: describe_type(field) for field in made.schema},
+    }
+
+
+def _files(made: Index) -> list[dict[str, Any]]:
+    metas = map(made.meta, range(len(made.files)))
+    return [
+        {"path": info.path, "rows": meta.rows, "blocks": len(meta.block_rows), "size_bytes": info.size_bytes}
+        for info, meta in zip(made.files, metas, strict=True)
+    ]
+
+
+def _short(value: Any, width: int = 60) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON can hold it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return str(value)

@@ -1,0 +1,76 @@
+"""Small values by name that a job keeps for its tools, changed by compare-and-set.
+
+A rendezvous, a lock or a flag needs one agreed value and nothing more. What is large belongs into storage, and what
+every worker says every second belongs into heartbeats.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Any
+
+from strata.cluster.commands import SetKey
+from strata.cluster.replies import KeyValue
+from strata.errors import BadCommandError, QuotaExceededError
+
+MAX_VALUE_BYTES = 256 << 10
+MAX_KEY_LENGTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value, how often its key was set until then, and who set it."""
+
+    value: bytes
+    token: int
+    writer: str
+
+
+class Keys:
+    """The keys of one job. A token is never used twice for a key while the key is there."""
+
+    def __init__(self, *, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self._entries: dict[str, Entry] = {}
+
+    def get(self, key: str) -> KeyValue:
+        """Return the value of a key and its token; token 0 says that there is none."""
+        entry = self._entries.get(key)
+        return KeyValue() if entry is None else KeyValue(value=entry.value, token=entry.token)
+
+    def set(self, command: SetKey) -> KeyValue:
+        """Set a key if its token is the one given, and say what is there now; an empty value removes the key.
+
+        The same command again, after a lost reply, is told that it was done; it is known by its writer.
+        """
+        if not 0 < len(command.key) <= MAX_KEY_LENGTH:
+            raise BadCommandError(f"a key of {len(command.key)} characters; use 1 to {MAX_KEY_LENGTH}")
+        if len(command.value) > MAX_VALUE_BYTES:
+            raise BadCommandError(
+                f"key {command.key!r} with {len(command.value)} bytes; keep at most {MAX_VALUE_BYTES} in a key"
+            )
+        entry = self._entries.get(command.key)
+        token = 0 if entry is None else entry.token
+        wanted = Entry(command.value, command.token + 1, command.writer)
+        if token == command.token:
+            if not command.value:
+                self._entries.pop(command.key, None)
+                return KeyValue(is_set=True)
+            if entry is None and len(self._entries) >= self._max_keys:
+                raise QuotaExceededError("keys in one job", limit=self._max_keys)
+            self._entries[command.key] = entry = wanted
+        elif entry is None:
+            return KeyValue(is_set=not command.value)
+        return KeyValue(value=entry.value, token=entry.token, is_set=entry == wanted)
+
+    def record(self) -> list[list[Any]]:
+        """Return what must survive a restart of the coordinator."""
+        return [
+            [key, b64encode(entry.value).decode(), entry.token, entry.writer]
+            for key, entry in sorted(self._entries.items())
+        ]
+
+    def restore(self, record: list[list[Any]]) -> None:
+        """Take over what :meth:`record` returned."""
+        self._entries = {key: Entry(b64decode(value), token, writer) for key, value, token, writer in record}

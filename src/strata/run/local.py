@@ -1,0 +1,44 @@
+"""A team of one: the same script runs alone, and keeps its data position in its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strata.data.dataset import Plan
+from strata.data.dealer import Dealer
+from strata.run.team import Progress, Seat
+from strata.sharding import DatasetParams
+
+
+class LocalTeam:
+    """One worker and nobody else: it is never disturbed, and nobody needs to be told."""
+
+    client = None
+
+    def enter(self) -> Seat:
+        """Return the only place."""
+        return Seat(rank=0, world_size=1, generation=1)
+
+    def check(self, seat: Seat) -> None:
+        """The membership never changes."""
+
+    def exchange(self, seat: Seat, name: str, payload: bytes, *, timeout_s: float) -> list[bytes]:
+        """Return the payload."""
+        return [payload]
+
+    def register(self, params: DatasetParams, *, fingerprint: str, url: str) -> None:
+        """Nobody else needs to know; a position of other data is refused when it is restored."""
+
+    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:
+        """The dataset deals by itself."""
+        raise AssertionError("a dataset without a coordinator deals by itself")
+
+    def report(self, seat: Seat, progress: Sequence[Progress]) -> None:
+        """The dataset keeps its position by itself."""
+
+    def note(self, **fields: Any) -> None:
+        """Nobody asks."""
+
+    def close(self) -> None:
+        """There is nobody to leave."""

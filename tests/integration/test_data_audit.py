@@ -1,0 +1,107 @@
+"""Workers are killed at random samples and their number goes from 4 to 3 to 7: each sample was seen exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strata.checkpoint import CheckpointManager
+from strata.client.questions import ask_audit
+from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.counting_worker import SAMPLES
+
+EPOCHS = 2
+
+
+class Workers:
+    """The worker processes of one job, by name; the dead can be started again."""
+
+    def __init__(self, stack: ExitStack, folder: Path, url: str, order: str) -> None:
+        self._stack = stack
+        self._folder = folder
+        self._url = url
+        self._command = [sys.executable, "-m", "tests.testbed.counting_worker", str(folder), order]
+        self._command += [str(EPOCHS), "0.02"]
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, name: str) -> None:
+        environment = {**os.environ, "COORDINATOR_URL": self._url, "WORKER_ID": name}
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = self._stack.enter_context(
+                subprocess.Popen(self._command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            )
+        self._stack.callback(process.kill)
+        self.processes[name] = process
+
+    def wait_for_steps(self, name: str, count: int) -> bool:
+        """Read this many steps of a worker; return whether it got so far before its end."""
+        output = self.processes[name].stdout
+        assert output is not None
+        return all(output.readline() for _ in range(count))
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(how)
+        self.processes[name].wait()
+        self.processes.pop(name)
+
+    def end(self) -> None:
+        for name, process in self.processes.items():
+            process.communicate(timeout=90)
+            assert process.returncode == 0, (self._folder / f"{name}.log").read_text()
+
+
+def write_numbers(folder: Path) -> None:
+    (folder / "data").mkdir()
+    for part, ids in enumerate(np.array_split(np.arange(SAMPLES), 7)):
+        pq.write_table(pa.table({"id": ids}), folder / "data" / f"{part}.parquet", row_group_size=30)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("order", ["sticky", "dynamic", "global"])
+def test_each_sample_is_seen_exactly_once_whatever_is_killed(tmp_path: Path, order: str) -> None:
+    chance = random.Random(order)
+    write_numbers(tmp_path)
+    coordinator = CoordinatorProcess(tmp_path)
+    with ExitStack() as stack:
+        stack.enter_context(coordinator.serving())
+        workers = Workers(stack, tmp_path, coordinator.url, order)
+        for number in range(4):
+            workers.start(f"w{number}")
+        for _ in range(2):
+            victim = chance.choice(sorted(workers.processes))
+            assert workers.wait_for_steps(victim, chance.randint(4, 12))
+            workers.kill(victim)
+            workers.start(victim)
+        assert workers.wait_for_steps("w3", 3)
+        workers.kill("w3", signal.SIGTERM)
+        assert workers.wait_for_steps("w0", 4)
+        for number in range(3, 7):
+            workers.start(f"w{number}")
+        if workers.wait_for_steps("w5", chance.randint(1, 5)):
+            workers.kill("w5")
+        workers.end()
+        audits = [ask_audit(coordinator.url, "default", "numbers", epoch=epoch) for epoch in range(EPOCHS)]
+        exact, unfinished = (audit_command(coordinator.url, epoch) for epoch in (1, EPOCHS))
+    assert [(each.total_samples, each.missing.samples, each.repeated.samples) for each in audits] == [
+        (SAMPLES, 0, 0)
+    ] * EPOCHS
+    with CheckpointManager(tmp_path / "checkpoints") as manager:
+        assert (manager.load().data["seen"] == 1).all()
+    assert (exact.returncode, unfinished.returncode) == (0, 1)
+    assert f"each of its {SAMPLES:,} samples was seen exactly once" in exact.stdout
+    assert f"missing   0 to {SAMPLES - 1:,}" in unfinished.stdout
+
+
+def audit_command(url: str, epoch: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "strata", "data", "audit", "default", "numbers", "--epoch", str(epoch)]
+    return subprocess.run([*command, "--coordinator", url], capture_output=True, text=True, check=False)
