@@ -142,6 +142,9 @@ def prepare(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which random order.")] = 0,
     compression: Annotated[str, typer.Option("--compression", help="zstd, lz4, snappy, gzip or none.")] = "zstd",
     checksums: Annotated[bool, typer.Option("--checksums", help="Write a checksum for each page.")] = False,
+    keep_lists: Annotated[
+        bool, typer.Option("--keep-lists", help="Write arrays as lists, for tools that know only those.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a dataset anew as Parquet files of equal size, with an index.
@@ -163,6 +166,7 @@ def prepare(
             seed=seed,
             compression=compression,
             checksums=checksums,
+            arrays_as_bytes=not keep_lists,
         )
         with show_rows(f"to {target}", rows.num_rows) as on_rows:
             done = write(rows, target, plan, cache=cache, on_rows=on_rows)

@@ -39,6 +39,7 @@ FILE_BYTES = 256 << 20
 # Rows are read in pieces of about this size.
 READ_BYTES = 64 << 20
 SAMPLE_ROWS = 1000
+CODECS = ("zstd", "lz4", "snappy", "gzip", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +52,16 @@ class Plan:
     seed: int = 0
     compression: str = "zstd"
     checksums: bool = False
+    # Arrays of one shape as bytes, which read many times faster, or as lists, which every tool knows as such.
+    arrays_as_bytes: bool = True
 
     def __post_init__(self) -> None:
         for name in ("rows_per_file", "rows_per_group"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be 1 or more")
-        if self.compression != "none" and not pa.Codec.is_available(self.compression):
-            raise ValueError(f"compression={self.compression!r} is not known; use zstd, lz4, snappy, gzip or none")
+        if self.compression not in CODECS:
+            raise ValueError(f"compression={self.compression!r} is not known; use one of {', '.join(CODECS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +96,18 @@ def prepare(
     edges = _even_edges(rows.num_rows, -(-rows.num_rows // rows_per_file))
     group = plan.rows_per_group or max(1, min(GROUP_BYTES // row_bytes, int(np.diff(edges).max())))
     piece = max(1, READ_BYTES // row_bytes)
+    schema = tensors.encoded_schema(rows.schema, as_bytes=plan.arrays_as_bytes)
     is_local = "://" not in target or target.startswith("file://")
     with _local_target(target) if is_local else _remote_target(target) as place:
         with tempfile.TemporaryDirectory(dir=place.folder, prefix="_shuffle") as folder:
             parts = (
-                shuffled(rows, edges, plan.seed, Path(folder), piece) if plan.shuffle else _in_order(rows, edges, piece)
+                shuffled(rows, schema, edges, plan.seed, Path(folder), piece)
+                if plan.shuffle
+                else _in_order(rows, edges, piece)
             )
             for number, pieces in enumerate(parts):
                 name = f"part-{number:05}-of-{len(edges) - 1:05}.parquet"
-                _write_file(place.folder / name, pieces, plan, group, on_rows)
+                _write_file(place.folder / name, pieces, schema, plan, group, on_rows)
                 place.publish(name)
         opened = open_cache(cache)
         kind, files = choose_files(place.source, "parquet")
@@ -125,23 +131,21 @@ def _in_order(rows: DatasetRows, edges: list[int], piece: int) -> Iterator[Itera
 
 
 def _write_file(
-    path: Path, pieces: Iterator[Columns], plan: Plan, rows_per_group: int, on_rows: Callable[[int], None]
+    path: Path,
+    pieces: Iterator[Columns],
+    schema: pa.Schema,
+    plan: Plan,
+    rows_per_group: int,
+    on_rows: Callable[[int], None],
 ) -> None:
-    writer: pq.ParquetWriter | None = None
-    held: list[pa.Table] = []
-    try:
+    rest = schema.empty_table()
+    with pq.ParquetWriter(path, schema, **_settings(schema, plan)) as writer:
         for columns in pieces:
-            table = tensors.encode(columns, writer.schema if writer is not None else None)
-            if writer is None:
-                writer = pq.ParquetWriter(path, table.schema, **_settings(table.schema, plan))
-            held.append(table)
-            held = [_write_groups(writer, pa.concat_tables(held), rows_per_group)]
+            rest = pa.concat_tables([rest, tensors.encode(columns, schema)])
+            rest = _write_groups(writer, rest, rows_per_group)
             on_rows(columns.num_rows)
-        if writer is not None and held[0].num_rows:
-            writer.write_table(held[0], row_group_size=rows_per_group)
-    finally:
-        if writer is not None:
-            writer.close()
+        if rest.num_rows:
+            writer.write_table(rest, row_group_size=rows_per_group)
 
 
 def _write_groups(writer: pq.ParquetWriter, table: pa.Table, rows_per_group: int) -> pa.Table:

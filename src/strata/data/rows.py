@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
 
+    from strata.data.files import ByteFile
     from strata.data.formats.protocol import FileMeta, Reader
     from strata.data.source import Source
     from strata.storage import Storage
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 # Decoded blocks kept in memory, and files kept open.
 MEMORY_BYTES = 256 << 20
 OPEN_FILES = 64
+# Arrays of bytes and strings end at 2 GiB; from files of this much, they stay well below.
+STRETCH_BYTES = 256 << 20
 
 
 class Rows(Protocol):
@@ -83,6 +88,9 @@ class DatasetRows:
         self._names: tuple[str, ...] = tuple(index.schema.names)
         self._names = self._choose(columns)
         self._memory = BlockMemory(memory_bytes)
+        # Readers of one file share it: one mapping, one decompression.
+        self._files: WeakValueDictionary[int, ByteFile] = WeakValueDictionary()
+        self._files_lock = threading.Lock()
         self._readers = ReaderPool(self._open_reader, limit=OPEN_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,7 +146,8 @@ class DatasetRows:
         for number, low, high in self._split(start, stop):
             base, path = int(self.index.row_starts[number]), self._source.name_of(self.index.files[number].path)
             meta = self.index.meta(number)
-            edges = [int(row) for row in meta.block_rows if low < row < high]
+            first, last = np.searchsorted(meta.block_rows, (low + 1, high))
+            edges = meta.block_rows[first:last].tolist()
             for first, end in zip([low, *edges], [*edges, high], strict=True):
                 found.append(Place(base + first, base + end, path, first))
         return found
@@ -176,14 +185,23 @@ class DatasetRows:
             is_whole = start <= low and high <= stop
             if is_whole and self._memory.peek((number, block, names)) is None:
                 continue
-            if begin < low:
-                yield self._read_rows(number, begin, low, names)
+            yield from self._read_blocks(number, meta, begin, low, names)
             load = partial(self._read_rows, number, low, high, names)
             columns = self._memory.get((number, block, names), load)
             begin = min(high, stop)
             yield columns.slice(max(start, low) - low, begin - low)
-        if begin < stop:
-            yield self._read_rows(number, begin, stop, names)
+        yield from self._read_blocks(number, meta, begin, stop, names)
+
+    def _read_blocks(
+        self, number: int, meta: FileMeta, start: int, stop: int, names: tuple[str, ...]
+    ) -> Iterator[Columns]:
+        """Yield rows of whole blocks, in stretches that Arrow can hold in one array."""
+        while start < stop:
+            block = int(np.searchsorted(meta.block_rows, start))
+            end = int(np.searchsorted(meta.block_offsets, meta.block_offsets[block] + STRETCH_BYTES))
+            following = meta.rows if end >= len(meta.block_rows) else int(meta.block_rows[max(end, block + 1)])
+            yield self._read_rows(number, start, min(stop, following), names)
+            start = following
 
     def _read_rows(self, number: int, start: int, stop: int, names: tuple[str, ...]) -> Columns:
         with self._readers.lend(number) as reader:
@@ -191,7 +209,11 @@ class DatasetRows:
 
     def _open_reader(self, number: int) -> Reader:
         meta = self.index.meta(number)
-        file = open_file(self._source, self.index.files[number], self._cache, data_bytes=meta.data_bytes)
+        with self._files_lock:
+            file = self._files.get(number)
+            if file is None:
+                file = open_file(self._source, self.index.files[number], self._cache, data_bytes=meta.data_bytes)
+                self._files[number] = file
         return self._format.open(file, meta, self.index.schema)
 
 

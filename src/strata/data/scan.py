@@ -113,6 +113,7 @@ def store_index(source: Source, index: Index, cache: Cache) -> str:
 def load_index(source: Source, kind: str | None, options: Mapping[str, Any], cache: Cache) -> Index:
     """Return the stored index of these files, or scan them now; what is scanned here is not stored."""
     chosen, files = choose_files(source, kind)
+    make_format(chosen, options)  # so that wrong options are said before anything is read with them
     if (found := find_index(source, chosen, options, files, cache)) is not None:
         return found
     started_s = time.monotonic()

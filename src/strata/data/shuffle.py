@@ -16,49 +16,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from strata.data.columns import Columns
+    from strata.data.formats.protocol import Integers
     from strata.data.rows import DatasetRows
 
 _PLACE = "strata.place"
 
 
 def shuffled(
-    rows: DatasetRows, edges: Sequence[int], seed: int, folder: Path, piece: int
+    rows: DatasetRows, schema: pa.Schema, edges: Sequence[int], seed: int, folder: Path, piece: int
 ) -> Iterator[Iterator[Columns]]:
     """Yield the rows of each file; the order depends on ``seed`` and the number of rows alone.
 
     Every order is as likely as the next, as far as the keyed shuffle of the sharding package is. Reading is in
-    order throughout; the price is a second copy of the data in ``folder`` for the while.
+    order throughout; the price is a second copy of the data in ``folder`` for the while, written with ``schema``.
     """
-    _deal(rows, np.asarray(edges), seed, folder, piece)
+    for start in range(0, rows.num_rows, piece):
+        stop = min(rows.num_rows, start + piece)
+        places = permute(np.arange(start, stop), rows.num_rows, seed)
+        _deal(tensors.encode(rows.read(start, stop), schema), places, edges, folder)
     for number in range(len(edges) - 1):
         path = folder / str(number)
-        yield _gather(path, piece)
+        yield _gather(path, schema, piece)
         path.unlink()
 
 
-def _deal(
-    rows: DatasetRows, edges: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int, folder: Path, piece: int
-) -> None:
+def _deal(table: pa.Table, places: Integers, edges: Sequence[int], folder: Path) -> None:
     """Append each row, with its place in the order, to a stream of the file that it goes to."""
-    schema: pa.Schema | None = None
-    for start in range(0, rows.num_rows, piece):
-        stop = min(rows.num_rows, start + piece)
-        table = tensors.encode(rows.read(start, stop), schema)
-        schema = table.schema
-        places = permute(np.arange(start, stop), rows.num_rows, seed)
-        table = table.append_column(_PLACE, pa.array(places))
-        order = np.argsort(places)
-        table = table.take(order)
-        cuts = np.searchsorted(places[order], edges)
-        for number, (low, high) in enumerate(pairwise(cuts)):
-            if low == high:
-                continue
-            # A stream for each piece: so many files need not stay open.
-            with (folder / str(number)).open("ab") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table.slice(low, high - low))
+    order = np.argsort(places)
+    table = table.append_column(_PLACE, pa.array(places)).take(order)
+    cuts = np.searchsorted(places[order], edges)
+    for number, (low, high) in enumerate(pairwise(cuts)):
+        if low == high:
+            continue
+        # A stream for each piece: so many files need not stay open.
+        with (folder / str(number)).open("ab") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.slice(low, high - low))
 
 
-def _gather(path: Path, piece: int) -> Iterator[Columns]:
+def _gather(path: Path, schema: pa.Schema, piece: int) -> Iterator[Columns]:
     tables = []
     with pa.memory_map(str(path)) as source:
         while source.tell() < source.size():
@@ -68,4 +63,4 @@ def _gather(path: Path, piece: int) -> Iterator[Columns]:
         order = np.argsort(table[_PLACE].to_numpy())
         content = table.drop_columns([_PLACE])
         for low in range(0, len(order), piece):
-            yield tensors.decode(content.take(order[low : low + piece]), content.schema)
+            yield tensors.decode(content.take(order[low : low + piece]), schema)

@@ -16,9 +16,10 @@ from strata.data.cache import Cache, write_atomically
 from strata.data.files import ByteFile, LocalFile
 from strata.data.remote import Fetches, RemoteFile
 from strata.errors import DatasetNotFoundError, ObjectNotFoundError, StaleIndexError, StoragePermissionError
+from strata.storage.blocking import translate_os_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from strata.storage import Storage
 
@@ -76,7 +77,12 @@ class LocalSource:
         """Return the files below the directory."""
         if not self._root.is_dir():
             raise DatasetNotFoundError(self.url, "there is no such file or directory", hint="check the path")
-        found: list[FileInfo] = []
+        try:
+            return sorted(self._walk(), key=lambda info: info.path)
+        except OSError as error:
+            raise translate_os_error(error, error.filename or self.url, 0.0) from error
+
+    def _walk(self) -> Iterator[FileInfo]:
         pending, seen = [(self.url, "")], {self._identity(self.url)}
         while pending:
             folder, prefix = pending.pop()
@@ -93,8 +99,7 @@ class LocalSource:
                             pending.append((entry.path, f"{path}/"))
                     elif _is_selected(path, self.selection) and entry.is_file():
                         status = entry.stat()
-                        found.append(FileInfo(path, status.st_size, str(status.st_mtime_ns)))
-        return sorted(found, key=lambda info: info.path)
+                        yield FileInfo(path, status.st_size, str(status.st_mtime_ns))
 
     def name_of(self, path: str) -> str:
         """Return the path of a file."""
@@ -107,6 +112,8 @@ class LocalSource:
             file = LocalFile(name)
         except FileNotFoundError:
             raise StaleIndexError(self.url, name, "is gone") from None
+        except OSError as error:
+            raise translate_os_error(error, name, 0.0) from error
         if file.size_bytes != info.size_bytes:
             raise StaleIndexError(self.url, name, f"went from {info.size_bytes} to {file.size_bytes} bytes")
         if str(file.modified_ns) != info.version:

@@ -52,10 +52,10 @@ def translating(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _translate(error, path, time.monotonic() - started_s) from error
+        raise translate_os_error(error, path, time.monotonic() - started_s) from error
 
 
-def _translate(error: OSError, path: str, elapsed_s: float) -> StorageError:
+def translate_os_error(error: OSError, path: str, elapsed_s: float) -> StorageError:
     """Say in Strata's words what the operating system said."""
     said = os.strerror(error.errno) if error.errno else str(error)
     match error.errno:

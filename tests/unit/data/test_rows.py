@@ -348,6 +348,14 @@ def test_a_block_that_is_read_in_pieces_by_many_threads_is_decoded_once(
     assert fresh.block_rows == 1000
 
 
+def test_long_ranges_are_read_in_stretches(folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.data.rows.STRETCH_BYTES", 20_000)
+    write_parquet(folder / "a.parquet", 0, 20_000, row_group_size=700)
+    rows = open_rows(folder, cache=cache)
+    for start, stop in ((0, 20_000), (1, 19_999), (700, 2100), (699, 2101), (650, 660)):
+        assert rows.read(start, stop)["x"].tolist() == list(range(start, stop))
+
+
 def test_decoded_blocks_are_bounded_by_bytes(folder: Path, cache: Cache) -> None:
     write_parquet(folder / "a.parquet", 0, 64_000, row_group_size=1000)
     rows = open_rows(folder, cache=cache, memory_bytes=20_000)

@@ -65,7 +65,7 @@ class ArrowReader:
         self._own_schema = _read_schema(file, [first])
         self._opening = first
         self._dictionaries: list[_Message] = []
-        if any(pa.types.is_dictionary(field.type) or field.type.num_fields for field in self._own_schema):
+        if any(_has_dictionary(field.type) for field in self._own_schema):
             self._dictionaries = [message for message in _walk(file) if message.kind == _DICTIONARY]
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
@@ -149,6 +149,12 @@ def _field(header: bytes, table: int, number: int) -> int:
         return 0
     (relative,) = struct.unpack_from("<H", header, vtable + 4 + 2 * number)
     return table + relative if relative else 0
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _read_schema(file: ByteFile, messages: list[_Message]) -> pa.Schema:

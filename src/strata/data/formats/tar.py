@@ -31,13 +31,13 @@ class Member(NamedTuple):
     end: int
 
 
-def walk_members(data: bytes, start: int = 0) -> Iterator[Member]:
+def walk_members(data: bytes | memoryview, start: int = 0) -> Iterator[Member]:
     """Yield the members that are whole in these bytes, which begin with a header."""
     position = begin = start
     long_name: str | None = None
     long_size: int | None = None
     while position + BLOCK <= len(data):
-        header = data[position : position + BLOCK]
+        header = bytes(data[position : position + BLOCK])
         if header == _ZEROS:
             # The end of an archive; another may follow, as after `cat a.tar b.tar`.
             position = begin = position + BLOCK
@@ -51,9 +51,9 @@ def walk_members(data: bytes, start: int = 0) -> Iterator[Member]:
         if end > len(data):
             return
         if kind == b"L":
-            long_name = data[content : content + size].rstrip(b"\0").decode("utf-8", "surrogateescape")
+            long_name = bytes(data[content : content + size]).rstrip(b"\0").decode("utf-8", "surrogateescape")
         elif kind == b"x":
-            extended = _parse_extended(data[content : content + size], position)
+            extended = _parse_extended(bytes(data[content : content + size]), position)
             long_name = extended.get("path", long_name)
             long_size = int(extended["size"]) if "size" in extended else long_size
         elif kind in b"0\0":

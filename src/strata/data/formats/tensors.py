@@ -7,6 +7,7 @@ long to read as 8 KB of bytes. A column of bytes of one fixed length whose field
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from strata.data.columns import Columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from strata.data.columns import Column
 
 KEY = b"strata.tensor"
 
@@ -37,32 +40,14 @@ def decode(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> Columns:
     )
 
 
-def encode(columns: Columns, schema: pa.Schema | None = None) -> pa.Table:
-    """Return the rows as an Arrow table that :func:`decode` turns back into the same columns.
+def encoded_schema(schema: pa.Schema, *, as_bytes: bool) -> pa.Schema:
+    """Return the schema to write rows of ``schema`` with: arrays of one shape as bytes, or as lists for other tools."""
+    return pa.schema([_encoded(field, as_bytes=as_bytes) for field in schema])
 
-    With a ``schema``, that of rows before these, the table has that schema.
-    """
-    fields, arrays = [], []
-    for name in columns.names:
-        column = columns[name]
-        if not isinstance(column, np.ndarray):
-            if schema is not None and is_tensor(schema.field(name)):
-                fields.append(schema.field(name))
-                arrays.append(_nulls_as_bytes(column, schema.field(name)))
-                continue
-            fields.append(pa.field(name, column.type))
-            arrays.append(column)
-        elif column.ndim == 1 and column.dtype.kind in "biufMm":
-            arrays.append(pa.array(column))
-            fields.append(pa.field(name, arrays[-1].type))
-        elif column.ndim == 1 and column.dtype.kind in "SU":
-            arrays.append(pa.array(column.tolist()))
-            fields.append(pa.field(name, arrays[-1].type))
-        else:
-            fields.append(pa.field(name, pa.binary(_row_bytes(column)), metadata=_describe(column)))
-            arrays.append(_as_bytes(column))
-    table = pa.table(arrays, schema=pa.schema(fields))
-    return table if schema is None else table.cast(schema)
+
+def encode(columns: Columns, schema: pa.Schema) -> pa.Table:
+    """Return the rows as an Arrow table of this schema, which :func:`decode` turns back into the same columns."""
+    return pa.table([_encode(columns[field.name], field) for field in schema], schema=schema)
 
 
 def describe_type(field: pa.Field) -> str:
@@ -77,7 +62,7 @@ def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Fiel
     """Return the field of a column whose rows are arrays of this type and shape."""
     if not shape and dtype.kind in "biuf":
         return pa.field(name, pa.from_numpy_dtype(dtype))
-    width = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    width = math.prod(shape) * dtype.itemsize
     return pa.field(name, pa.binary(width), metadata=_describe(np.empty((0, *shape), dtype)))
 
 
@@ -112,7 +97,7 @@ def _view(column: Any, field: pa.Field) -> Any:
 
 
 def _row_bytes(column: npt.NDArray[Any]) -> int:
-    return int(np.prod(column.shape[1:], dtype=np.int64)) * column.dtype.itemsize
+    return math.prod(column.shape[1:]) * column.dtype.itemsize
 
 
 def _as_bytes(column: npt.NDArray[Any]) -> pa.Array:
@@ -121,20 +106,63 @@ def _as_bytes(column: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(column), [None, data])
 
 
+def _encoded(field: pa.Field, *, as_bytes: bool) -> pa.Field:
+    found = shape_of(field) if is_tensor(field) else _list_shape(field.type)
+    if found is None:
+        return pa.field(field.name, field.type)
+    return field_of(field.name, *found) if as_bytes else pa.field(field.name, _list_type(*found))
+
+
+def _list_shape(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Return type and shape if each row is an array of numbers of one fixed shape."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return np.dtype(kind.value_type.to_pandas_dtype()), tuple(kind.shape)
+    shape = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return (np.dtype(kind.to_pandas_dtype()), tuple(shape)) if shape and is_number else None
+
+
+def _list_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.DataType:
+    kind = pa.from_numpy_dtype(dtype)
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return kind
+
+
+def _encode(column: Column, field: pa.Field) -> pa.Array:
+    if not isinstance(column, np.ndarray):
+        if is_tensor(field):
+            return _nulls_as_bytes(column, field)
+        return column if column.type == field.type else column.cast(field.type)
+    if pa.types.is_fixed_size_binary(field.type):
+        return _as_bytes(column)
+    if column.ndim == 1:
+        return pa.array(column).cast(field.type)
+    flat = pa.array(column.reshape(-1))
+    for size in reversed(column.shape[1:]):
+        flat = pa.FixedSizeListArray.from_arrays(flat, size)
+    return flat.cast(field.type)
+
+
 def _nulls_as_bytes(column: pa.Array, field: pa.Field) -> pa.Array:
     """Arrays of which some are missing, as bytes of which some are."""
     dtype, _ = shape_of(field)
-    rows = [None if row is None else np.asarray(row, dtype).tobytes() for row in column.to_pylist()]
+    rows: list[bytes | None] = []
+    for row in column.to_pylist():
+        array = None if row is None else np.asarray(row)
+        if array is not None and array.dtype == object:
+            raise ValueError(f"column {field.name!r} has values missing inside its arrays; write it as lists")
+        rows.append(None if array is None else array.astype(dtype).tobytes())
     return pa.array(rows, field.type)
 
 
 def _nulls_as_lists(column: pa.Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Array:
     """Bytes of which some are missing, as lists of which some are, so that they fit arrays of other rows."""
-    kind = pa.from_numpy_dtype(dtype)
-    for size in reversed(shape):
-        kind = pa.list_(kind, size)
     rows = [None if row is None else np.frombuffer(row, dtype).reshape(shape).tolist() for row in column.to_pylist()]
-    return pa.array(rows, kind)
+    return pa.array(rows, _list_type(dtype, shape))
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:

@@ -88,7 +88,7 @@ class TfRecordReader:
         meta = self._meta
         first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
         begin = int(meta.block_offsets[first])
-        data = self._file.read(begin, meta.block_end(int(last)) - begin).to_pybytes()
+        data = memoryview(self._file.read(begin, meta.block_end(int(last)) - begin))
         records = list(_walk(self._file, data, begin, start))
         if len(records) != stop - start or records[-1].end != len(data):
             problem = f"{stop - start} records were here when it was indexed, and {len(records)} are now"
@@ -121,17 +121,17 @@ def _stream(file: ByteFile) -> Iterator[tuple[int, _Record]]:
         raise _corrupt(file, "it ends inside this record", base, row)
 
 
-def _walk(file: ByteFile, data: bytes, base: int, row: int) -> Iterator[_Record]:
+def _walk(file: ByteFile, data: bytes | memoryview, base: int, row: int) -> Iterator[_Record]:
     """Yield the whole records of these bytes, which begin with one; each is checked."""
     start = 0
     while start + 12 <= len(data):
         length, length_crc = _HEADER.unpack_from(data, start)
-        if _masked_crc(data[start : start + 8]) != length_crc:
+        if _masked_crc(bytes(data[start : start + 8])) != length_crc:
             raise _corrupt(file, "the checksum of the record's length is wrong", base + start, row)
         end = start + 12 + length + 4
         if end > len(data):
             return
-        payload = data[start + 12 : end - 4]
+        payload = bytes(data[start + 12 : end - 4])
         if _masked_crc(payload) != int.from_bytes(data[end - 4 : end], "little"):
             raise _corrupt(file, "the checksum of the record's data is wrong", base + start, row)
         yield _Record(start, end, payload)

@@ -15,7 +15,7 @@ from strata.data.formats.tar import Member, TarError, ends_well, walk_members
 from strata.errors import CorruptFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from strata.data.files import ByteFile
 
@@ -85,8 +85,8 @@ class WebDatasetReader:
         meta = self._meta
         first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
         begin = int(meta.block_offsets[first])
-        data = self._file.read(begin, meta.block_end(int(last)) - begin).to_pybytes()
-        samples = _group(self._file, data, begin, start)
+        data = memoryview(self._file.read(begin, meta.block_end(int(last)) - begin))
+        samples = _group(self._file, data, begin, start, columns)
         if len(samples) != stop - start:
             problem = f"{stop - start} samples were here when it was indexed, and {len(samples)} are now"
             raise _corrupt(self._file, problem, begin, f"sample {start}")
@@ -127,8 +127,10 @@ def _cut(file: ByteFile) -> Iterator[tuple[int, bytes]]:
     yield base, rest
 
 
-def _group(file: ByteFile, data: bytes, base: int, row: int) -> list[Sample]:
-    """Return the samples of these bytes: by ending, the bytes of each member."""
+def _group(
+    file: ByteFile, data: bytes | memoryview, base: int, row: int, wanted: Container[str] | None = None
+) -> list[Sample]:
+    """Return the samples of these bytes: by ending, the bytes of each member; none of one that is not wanted."""
     samples: list[Sample] = []
     for member in _walk(file, data, base):
         found = _NAME.match(member.name)
@@ -140,11 +142,12 @@ def _group(file: ByteFile, data: bytes, base: int, row: int) -> list[Sample]:
         if ending in samples[-1]:
             part = f"sample {row + len(samples) - 1}"
             raise _corrupt(file, f"it has two members {member.name}", base + member.header, part)
-        samples[-1][ending] = data[member.start : member.start + member.size]
+        size = member.size if wanted is None or ending in wanted else 0
+        samples[-1][ending] = bytes(data[member.start : member.start + size])
     return samples
 
 
-def _walk(file: ByteFile, data: bytes, base: int) -> Iterator[Member]:
+def _walk(file: ByteFile, data: bytes | memoryview, base: int) -> Iterator[Member]:
     try:
         yield from walk_members(data)
     except TarError as error:
