@@ -58,6 +58,7 @@ services: $(READY)  ## bring the real servers that tests use; PARTS="s3 etcd" fo
 
 bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/bench.txt
+	$(BIN)/python -m pip install --quiet --no-deps --constraint requirements/torch.txt torchft
 	$(BIN)/python -m scripts.parts install s3 torch
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.sharding

@@ -2,47 +2,33 @@
 
     python -m benchmarks.coordinator [--seconds 3] [--json FILE]
 
-The coordinator runs in its own process, the load in this one, so that the CPU of each is told apart. Beside it, in the
-same run, stand what grpc.aio does for the same message by unary calls, and torch's TCPStore if torch is installed.
+Every server and every load runs in a process of its own, so that the CPU of each is told apart, and the load sends
+frames that were made beforehand. In the same run stand the coordinator's own gRPC by unary calls, torch's TCPStore and
+torchft's lighthouse, as far as they are installed. At the end is how much memory a coordinator of 1,000 workers and
+100,000 shards has.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import grpc
-import uvloop
+LOAD = "benchmarks.coordinator_load"
+PEERS = "benchmarks.coordinator_peers"
+# A lease that does not end while a load is busy with something else than beating.
+LEASE_S = 600
 
-from strata.client.connection import Connection
-from strata.cluster import commands as c
-from strata.wire._generated import coordinator_pb2 as pb
-from strata.wire._generated import coordinator_pb2_grpc as stubs
+UNARY = "heartbeat, gRPC unary, 64"
 
-CONNECTIONS = 64
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What one kind of work did."""
-
-    work: str
-    per_second: float
-    p50_ms: float
-    p99_ms: float
-    server_cpu: float
-    client_cpu: float
+Figures = dict[str, float]
+# Where a server listens, for gRPC or its own protocol and for channels, and its process.
+Server = Callable[[], AbstractContextManager[tuple[int, int, int]]]
 
 
 def main() -> None:
@@ -50,138 +36,123 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long to run each kind of work")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
-    with _served() as (url, pid), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(_measure_all(url, pid, arguments.seconds))
-    unary = next(each.per_second for each in figures if each.work == "heartbeat, gRPC unary")
-    print(f"{'':34} {'per second':>11} {'p50':>9} {'p99':>9} {'server CPU':>10} {'client CPU':>10} {'of unary':>8}")
-    for each in figures:
-        print(
-            f"{each.work:34} {each.per_second:>11,.0f} {each.p50_ms:>6.2f} ms {each.p99_ms:>6.2f} ms "
-            f"{each.server_cpu:>9.2f}c {each.client_cpu:>9.2f}c {each.per_second / unary:>7.1f}x"
-        )
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(each) for each in figures], indent=2) + "\n")
+    chosen = parser.parse_args()
+    results: dict[str, Figures] = {}
+
+    def note(name: str, result: Figures) -> None:
+        results[name] = result
+        _print_row(name, result, results.get(UNARY))
+
+    print(f"{'':38} {'per second':>11} {'p50':>10} {'p99':>10} {'server CPU':>10} {'client CPU':>10} {'of unary':>8}")
+    _measure(note, chosen.seconds)
+    for work, aim, reached in _aims(results):
+        print(f"{work:62} aim {aim:>12}   {reached}")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _measure(note: Callable[[str, Figures], None], seconds: float) -> None:
+    peers: tuple[tuple[Server, str, str], ...] = (
+        (_coordinator, "unary", UNARY),
+        (_coordinator, "client", "heartbeat, Strata's Python client, 64"),
+        (_peer("tcpstore"), "tcpstore", "set + get, torch TCPStore, 64"),
+        (_peer("lighthouse"), "lighthouse", "heartbeat, torchft lighthouse, 64"),
+    )
+    for server, kind, name in peers:
+        with server() as (grpc_port, _, pid):
+            if grpc_port:
+                note(name, _run(PEERS, "load", kind, grpc_port, pid, "--seconds", seconds))
+            else:
+                print(f"{name:38} not installed: make bench brings it")
+    for work, workers, name in (
+        ("heartbeats", 1, "heartbeat, channel, 1"),
+        ("heartbeats", 64, "heartbeat, channel, 64"),
+        ("heartbeats", 1_000, "heartbeat, channel, 1,000"),
+        ("shards", 64, "shard lookup, channel, 64"),
+        ("registrations", 1_000, "registration, durable, 1,000 at once"),
+        ("barriers", 100, "barrier of 100"),
+        ("barriers", 1_000, "barrier of 1,000"),
+        ("exchanges", 100, "exchange of 1 KiB by 100"),
+    ):
+        with _coordinator() as (_, channel_port, pid):
+            note(name, _run(LOAD, work, channel_port, pid, "--workers", workers, "--seconds", seconds))
+    with _coordinator() as (_, channel_port, pid):
+        _run(LOAD, "shards", channel_port, pid, "--workers", 1_000, "--seconds", 1)
+        note("memory, 1,000 workers, 100,000 shards", {"memory_mb": _memory_mb(pid)})
+
+
+def _aims(results: dict[str, Figures]) -> Iterator[tuple[str, str, str]]:
+    """Compare with what DESIGN asks for."""
+    beats = results["heartbeat, channel, 64"]["per_second"]
+    ratio = beats / results[UNARY]["per_second"]
+    yield "heartbeats on the channel, times unary", "8", f"{ratio:.1f}"
+    if store := results.get("set + get, torch TCPStore, 64"):
+        yield "heartbeats on the channel, times TCPStore set + get", "1", f"{beats / store['per_second']:.1f}"
+    for name, key, aim in (
+        ("barrier of 100", "p99_ms", "10 ms"),
+        ("barrier of 1,000", "p99_ms", "100 ms"),
+        ("registration, durable, 1,000 at once", "per_second", "2,000/s"),
+        ("shard lookup, channel, 64", "per_second", "15,000/s"),
+        ("memory, 1,000 workers, 100,000 shards", "memory_mb", "150 MB"),
+    ):
+        unit = {"p99_ms": "ms", "per_second": "/s", "memory_mb": "MB"}[key]
+        yield f"{name}, {key}", aim, f"{results[name][key]:,.1f} {unit}"
 
 
 @contextmanager
-def _served() -> Iterator[tuple[str, int]]:
+def _coordinator() -> Iterator[tuple[int, int, int]]:
+    """Serve in a process of its own; give both ports and its id."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "strata", "coordinator", "--grpc-address", "127.0.0.1:0"]
         command += ["--channel-address", "127.0.0.1:0", "--state", f"sqlite://{folder}/journal.db"]
+        command += ["--lease", str(LEASE_S)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdout is not None
-            port = process.stdout.readline().split()[1].removeprefix("grpc=")
+            ports = [int(word.partition("=")[2]) for word in process.stdout.readline().split()[1:]]
             try:
-                yield f"127.0.0.1:{port}", process.pid
+                yield ports[0], ports[1], process.pid
             finally:
                 process.terminate()
 
 
-async def _measure_all(url: str, pid: int, seconds: float) -> list[Figures]:
-    figures = []
-    async with grpc.aio.insecure_channel(url) as channel:
-        stub = stubs.CoordinatorStub(channel)
-        await stub.RegisterWorker(pb.RegisterWorker(job_id="unary", worker_id="w", incarnation="1"))
-        request = pb.Heartbeat(job_id="unary", worker_id="w", incarnation="1")
-        figures.append(
-            await _rate("heartbeat, gRPC unary", [lambda: stub.Heartbeat(request)] * CONNECTIONS, pid, seconds)
-        )
+def _peer(kind: str) -> Server:
+    @contextmanager
+    def serve() -> Iterator[tuple[int, int, int]]:
+        """Serve a peer; port 0 means that it is not installed."""
+        command = [sys.executable, "-m", PEERS, "serve", kind]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline().strip()
+            yield int(first) if first.isdigit() else 0, 0, process.pid
+            process.kill()
 
-        async def register() -> None:
-            register.number += 1  # type: ignore[attr-defined]
-            name = f"w{register.number}"  # type: ignore[attr-defined]
-            await stub.RegisterWorker(pb.RegisterWorker(job_id="many", worker_id=name, incarnation="1"))
-
-        register.number = 0  # type: ignore[attr-defined]
-        figures.append(await _rate("registration, durable", [register] * CONNECTIONS, pid, min(seconds, 2.0)))
-
-        await stub.RegisterDataset(
-            pb.RegisterDataset(job_id="unary", dataset_id="d", total_samples=10**6, shard_size=10**4)
-        )
-        shard = pb.GetDataShard(job_id="unary", dataset_id="d", worker_id="w")
-        figures.append(await _rate("get data shard, gRPC unary", [lambda: stub.GetDataShard(shard)] * 16, pid, seconds))
-    for workers in (1, CONNECTIONS):
-        async with _party(url, f"beats-{workers}", workers) as party:
-            work = [lambda each=each: each.ask(each.beat) for each in party]
-            figures.append(await _rate(f"heartbeat, channel, {workers} workers", work, pid, seconds))
-    for workers in (100, 1_000):
-        async with _party(url, f"barrier-{workers}", workers) as party:
-            figures.append(await _barriers(party, pid, seconds, payload=None))
-            if workers == 100:
-                figures.append(await _barriers(party, pid, seconds, payload=bytes(1024)))
-    return figures
+    return serve
 
 
-class _party:  # noqa: N801 - used as a function
-    def __init__(self, url: str, job_id: str, workers: int) -> None:
-        self._connections = [
-            Connection(url, c.RegisterWorker(job_id=job_id, worker_id=f"w{number}", incarnation="1"))
-            for number in range(workers)
-        ]
-
-    async def __aenter__(self) -> list[Connection]:
-        # In groups, so that the load's own connecting does not time out.
-        self._tasks = []
-        for start in range(0, len(self._connections), 50):
-            group = self._connections[start : start + 50]
-            self._tasks += [asyncio.create_task(each.run()) for each in group]
-            await asyncio.gather(*(each.ask(each.beat) for each in group))
-        while len({each.generation for each in self._connections}) > 1:
-            await asyncio.gather(*(each.ask(each.beat) for each in self._connections))
-        return self._connections
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+def _run(module: str, *arguments: object) -> Figures:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    result: Figures = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-async def _rate(work: str, lanes: list[Callable[[], Awaitable[object]]], pid: int, seconds: float) -> Figures:
-    latencies: list[float] = []
-    deadline = time.perf_counter() + seconds
-
-    async def run(call: Callable[[], Awaitable[object]]) -> None:
-        while (started := time.perf_counter()) < deadline:
-            await call()
-            latencies.append(time.perf_counter() - started)
-
-    return await _timed(work, pid, lambda: asyncio.gather(*(run(lane) for lane in lanes)), latencies)
+def _memory_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1_000
 
 
-async def _barriers(party: list[Connection], pid: int, seconds: float, *, payload: bytes | None) -> Figures:
-    latencies: list[float] = []
-    kind = "barrier" if payload is None else "exchange of 1 KiB"
-
-    async def run() -> None:
-        deadline, number = time.perf_counter() + seconds, 0
-        while time.perf_counter() < deadline or number < 20:
-            number += 1
-            started = time.perf_counter()
-            await asyncio.gather(*(each.meet(f"{kind}-{number}", payload=payload) for each in party))
-            latencies.append(time.perf_counter() - started)
-
-    return await _timed(f"{kind} of {len(party)}", pid, run, latencies)
-
-
-async def _timed(work: str, pid: int, run: Callable[[], Awaitable[object]], latencies: list[float]) -> Figures:
-    server, client, started = _cpu_s(pid), time.process_time(), time.perf_counter()
-    await run()
-    elapsed = time.perf_counter() - started
-    latencies.sort()
-    return Figures(
-        work=work,
-        per_second=len(latencies) / elapsed,
-        p50_ms=statistics.median(latencies) * 1_000,
-        p99_ms=latencies[min(len(latencies) - 1, int(len(latencies) * 0.99))] * 1_000,
-        server_cpu=(_cpu_s(pid) - server) / elapsed,
-        client_cpu=(time.process_time() - client) / elapsed,
+def _print_row(name: str, result: Figures, unary: Figures | None) -> None:
+    if "memory_mb" in result:
+        print(f"{name:38} {result['memory_mb']:>8.0f} MB")
+        return
+    ratio = f"{result['per_second'] / unary['per_second']:>7.1f}x" if unary else ""
+    print(
+        f"{name:38} {result['per_second']:>11,.0f} {result['p50_ms']:>7.2f} ms {result['p99_ms']:>7.2f} ms "
+        f"{result['server_cpu']:>9.2f}c {result['client_cpu']:>9.2f}c {ratio}",
+        flush=True,
     )
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@
         ├── DamagedCheckpointError      what is stored is not what was saved
         ├── UnknownFormatError          the manifest is of a version that we cannot read
         ├── StateMismatchError          the checkpoint does not fit what it is to be loaded into
+        ├── ForeignCheckpointError      the checkpoint was saved by another job
         ├── CheckpointBusyError         as many saves are pending as may be
         ├── CheckpointTimeoutError      a save or restore did not end in the time given  (also a TimeoutError)
         ├── CheckpointAbortedError      not every worker could do its part, so it was given up
@@ -836,6 +837,19 @@ class StateMismatchError(CheckpointError):
         where = _shorten(path) if path else "the state itself"
         super().__init__(
             f"step {step} does not fit `like`: {where}: {problem}; see `strata ckpt show` for what the checkpoint holds"
+        )
+
+
+class ForeignCheckpointError(CheckpointError):
+    """The checkpoint was saved by another job, so its data position is not this one's."""
+
+    def __init__(self, step: int, *, found: str, expected: str) -> None:
+        self.step = step
+        self.found = found
+        self.expected = expected
+        super().__init__(
+            f"step {step} was saved by job {found!r}, and this is job {expected!r}; run with JOB_ID={found} to go on "
+            "with it, or load it with CheckpointManager and begin a job of its own"
         )
 
 

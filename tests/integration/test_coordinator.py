@@ -29,6 +29,7 @@ from strata.errors import (
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, from_error
+from tests.testbed.raw_channel import RawChannel
 
 LIMITS = Limits(lease_s=2.0, grace_s=0.3)
 
@@ -243,6 +244,28 @@ class TestOtherLanguages:
         assert [list(released.payloads) for released in await asyncio.gather(*arrive)] == [[b"x", b"x"]] * 2
         assert not (await stub.GetLatestCheckpoint(pb.GetLatestCheckpoint())).HasField("checkpoint")
         await stub.DeregisterWorker(pb.Goodbye(worker_id="w0", incarnation="1"))
+
+    async def test_shards_on_the_channel_are_those_of_the_call_also_after_someone_joined(
+        self, party: Party, stub: stubs.CoordinatorStub
+    ) -> None:
+        await stub.RegisterDataset(pb.RegisterDataset(dataset_id="d", total_samples=95, shard_size=10))
+        with RawChannel(party.coordinator.channel_port, handshake=False) as raw:
+            await asyncio.to_thread(raw.shake_hands)
+            for number in range(3):
+                await stub.RegisterWorker(pb.RegisterWorker(worker_id=f"w{number}", incarnation="1"))
+                question = pb.GetDataShard(dataset_id="d", worker_id="w0", epoch=1)
+                for identity in (1, 300):  # the second answer is remembered
+                    raw.send(pb.ClientFrame(id=identity, get_data_shard=question).SerializeToString())
+                    answer = await asyncio.to_thread(raw.receive)
+                    assert answer is not None
+                    reply = pb.ServerFrame.FromString(answer).reply
+                    assert reply.id == identity
+                    assert reply.data_shards == await stub.GetDataShard(question)
+            assert len(reply.data_shards.shards) < 10
+            raw.send(pb.ClientFrame(id=4, get_data_shard=pb.GetDataShard(dataset_id="none")).SerializeToString())
+            answer = await asyncio.to_thread(raw.receive)
+            assert answer is not None
+            assert pb.ServerFrame.FromString(answer).reply.error.kind == "UnknownDatasetError"
 
     async def test_an_error_has_a_status_and_all_its_fields(self, stub: stubs.CoordinatorStub) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:

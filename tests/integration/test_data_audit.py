@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import strata
 from strata.checkpoint import CheckpointManager
 from strata.client.questions import ask_audit
 from tests.testbed.coordinator import CoordinatorProcess
@@ -100,6 +101,29 @@ def test_each_sample_is_seen_exactly_once_whatever_is_killed(tmp_path: Path, ord
     assert (exact.returncode, unfinished.returncode) == (0, 1)
     assert f"each of its {SAMPLES:,} samples was seen exactly once" in exact.stdout
     assert f"missing   0 to {SAMPLES - 1:,}" in unfinished.stdout
+
+
+def test_what_could_not_be_read_is_told_apart_from_what_was_missed(tmp_path: Path) -> None:
+    write_numbers(tmp_path)
+    damaged = tmp_path / "data" / "3.parquet"
+    group = pq.read_metadata(damaged).row_group(1).column(0)
+    with damaged.open("r+b") as file:
+        file.seek(group.dictionary_page_offset or group.data_page_offset)
+        file.write(bytes(group.total_compressed_size))
+    coordinator = CoordinatorProcess(tmp_path)
+    with coordinator.serving():
+        with strata.join(checkpoints=tmp_path / "checkpoints", coordinator_url=coordinator.url, worker_id="w") as run:
+            data = run.dataset(tmp_path / "data", name="numbers", batch_size=16, on_error="skip")
+            state = {"seen": np.zeros(SAMPLES, np.int64)}
+            for step in run.steps(state, data):
+                with step:
+                    assert step.batch is not None
+                    state["seen"][step.batch["id"]] += 1
+        audit = audit_command(coordinator.url, 0)
+    unread = np.flatnonzero(state["seen"] == 0)
+    assert (len(unread), state["seen"].max(), audit.returncode) == (30, 1, 0)
+    assert "seen exactly once, but for 30 that could not be read" in audit.stdout
+    assert f"skipped   {unread[0]} to {unread[-1]}" in audit.stdout
 
 
 def audit_command(url: str, epoch: int) -> subprocess.CompletedProcess[str]:

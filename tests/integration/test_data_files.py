@@ -71,7 +71,7 @@ def test_a_damaged_row_group_is_an_error_or_is_skipped_and_named(folder: Path, o
     assert sorted(ids(dataset)) == [*range(650), *range(700, ROWS)]
     (skipped,) = dataset.skipped()
     assert skipped.file.endswith("2.parquet")
-    assert (skipped.first_row, skipped.num_rows, skipped.first_sample) == (150, 50, 650)
+    assert (skipped.first_row, skipped.num_rows, skipped.start) == (150, 50, 650)
     assert dataset.epoch == 1
 
 

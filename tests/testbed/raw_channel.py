@@ -21,9 +21,14 @@ class RawChannel:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(30)
         self.socket.connect(("127.0.0.1", port))
+        self.answer = b""
         if handshake:
-            self.socket.sendall(HANDSHAKE)
-            self.answer = self._read_head()
+            self.shake_hands()
+
+    def shake_hands(self) -> None:
+        """Ask for a channel; the answer says whether there is one."""
+        self.socket.sendall(HANDSHAKE)
+        self.answer = self._read_head()
 
     def send(self, data: bytes) -> None:
         """Send a binary message."""

@@ -75,7 +75,7 @@ class CommitCoordinator(Protocol):
     """A coordinator as checkpoints see it; :class:`strata.client.client.Client` is one. From any thread."""
 
     def take_seat(self) -> Seat:
-        """Return the worker's present place, as last heard; waits only if it has never been heard."""
+        """Return the worker's present place, as last heard; waits only if it was heard that there is a new one."""
         ...
 
     def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:

@@ -230,7 +230,14 @@ class Engine:
             data = await restore(manifest, reader, like=like, only=only)
         self._last = manifest
         return Restored(
-            data, step, manifest.epoch, manifest.metadata, manifest.cursors, manifest.generation, list(skipped)
+            data=data,
+            step=step,
+            epoch=manifest.epoch,
+            metadata=manifest.metadata,
+            cursors=manifest.cursors,
+            generation=manifest.generation,
+            skipped=list(skipped),
+            job_id=manifest.job_id,
         )
 
     async def pin(self, step: int, reason: str) -> None:

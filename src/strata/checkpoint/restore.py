@@ -35,6 +35,7 @@ class Restored:
     cursors: dict[str, Any]
     generation: int
     skipped: list[CheckpointError] = field(default_factory=list)
+    job_id: str = ""
 
 
 async def restore(manifest: Manifest, reader: Reader, *, like: Any = None, only: Sequence[str] = ()) -> Any:

@@ -112,6 +112,8 @@ def _set_up_logging(*, as_json: bool) -> None:
         _JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # It tells of every connection that comes and goes.
+    logging.getLogger("picows").setLevel(logging.WARNING)
 
 
 class _JsonFormatter(logging.Formatter):

@@ -30,7 +30,7 @@ def run_demo(
     Under a minute, on free ports of this machine. Leaves with 1 if any proof fails.
     """
     from strata.run.demo.dataset import make_dataset
-    from strata.run.demo.director import JOB_ID, Director, Scene
+    from strata.run.demo.director import JOB_ID, Act, Director, Scene
     from strata.run.demo.model import BATCH_SIZE
     from strata.run.demo.proofs import prove
     from strata.run.demo.summary import describe
@@ -38,7 +38,14 @@ def run_demo(
     # What it says when a coordinator dies is part of the play, and shown there.
     logging.getLogger("strata.run.standalone").setLevel(logging.ERROR)
     began_s = time.monotonic()
-    scene = Scene(EPOCHS, ROWS, total_steps=EPOCHS * -(-ROWS // BATCH_SIZE))
+    total = EPOCHS * -(-ROWS // BATCH_SIZE)
+    acts = [
+        Act("kill", total * 1 // 10, 4, ("worker-2",), "kill -9 of a worker"),
+        Act("kill coordinator", total * 3 // 10, 4, (), "kill -9 of the coordinator"),
+        Act("leave", total * 5 // 10, 3, ("worker-3",), "one worker leaves: 4 to 3"),
+        Act("join", total * 6 // 10, 5, ("worker-3", "worker-4"), "two workers join: 3 to 5"),
+    ]
+    scene = Scene(EPOCHS, ROWS, total_steps=total, acts=acts)
     with ExitStack() as stack:
         if keep:
             folder = Path(tempfile.mkdtemp(prefix="strata-demo-"))

@@ -29,6 +29,7 @@ from strata.errors import ClusterError
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 GOODBYE_TIMEOUT_S = 2.0
+SEAT_TIMEOUT_S = 10.0
 # So long may the interpreter's lock be held before the worker counts as hanging.
 VOUCH_S = 300.0
 
@@ -122,9 +123,11 @@ class Client:
     # What a CheckpointManager needs of it: see strata.checkpoint.coordination.CommitCoordinator.
 
     def take_seat(self) -> Seat:
-        """Return the worker's present place, as last heard; waits only if it has never been heard."""
+        """Return the worker's present place, as last heard; waits only if it was heard that there is a new one."""
         if self._connection.registered is None:
             self.wait_registered()
+        if self._connection.place.generation < self._connection.generation:
+            self.heartbeat(timeout_s=SEAT_TIMEOUT_S)
         rank, world_size, generation = self._connection.place
         return Seat(rank, world_size, generation)
 

@@ -86,13 +86,10 @@ class Connection:
         self.beat = c.Heartbeat(job_id=worker.job_id, worker_id=worker.worker_id, incarnation=worker.incarnation)
         self.registered: Registered | None = None
         self.place = Place(rank=0, world_size=0, generation=0)
+        self.generation = 0
+        self._beat_soon = asyncio.Event()
         self.why_changed = ""
         self.channel_url = ""
-
-    @property
-    def generation(self) -> int:
-        """The generation that the worker knows of."""
-        return self.place.generation
 
     @property
     def job_id(self) -> str:
@@ -222,6 +219,7 @@ class Connection:
             raise ProtocolMismatchError(self._address, theirs=message.registered.protocol, ours=PROTOCOL)
         # The coordinator's word at this moment: after it lost its journal, generations begin anew.
         self.registered, self.place = reply, Place(reply.rank, reply.world_size, reply.generation)
+        self.generation = reply.generation
         self.channel_url = message.registered.channel_url
         return self.channel_url
 
@@ -238,7 +236,13 @@ class Connection:
 
     async def _beat(self, interval_s: float) -> None:
         while True:
-            await asyncio.sleep(interval_s)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._beat_soon.wait()
+            except TimeoutError:
+                pass
+            # A new generation may have given this worker another rank: the answer says so.
+            self._beat_soon.clear()
             try:
                 await self.ask(replace(self.beat, incarnation=self._worker.incarnation))
             except StaleIncarnationError as error:
@@ -278,16 +282,17 @@ class Connection:
             if isinstance(reply, StrataError):
                 waiting[1].set_exception(reply)
             else:
-                if isinstance(reply, Heard) and reply.generation > self.generation:
+                if isinstance(reply, Heard) and reply.generation > self.place.generation:
                     self.place = Place(reply.rank, reply.world_size, reply.generation)
+                    self.generation = max(self.generation, reply.generation)
                 waiting[1].set_result(reply)
 
     def _take_effect(self, effect: Effect) -> None:
         if isinstance(effect, GenerationChanged):
             self.why_changed = effect.reason
-            if effect.generation > self.generation and self._worker.worker_id in effect.to:
-                # It is addressed to all that are present, in the order of their ranks.
-                self.place = Place(effect.to.index(self._worker.worker_id), len(effect.to), effect.generation)
+            if effect.generation > self.generation:
+                self.generation = effect.generation
+                self._beat_soon.set()
         elif isinstance(effect, BarrierReleased | BarrierFailed):
             future = self._meetings.get(effect.name)
             if future is not None and not future.done():

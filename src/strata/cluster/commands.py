@@ -12,6 +12,8 @@ from typing import ClassVar
 
 from strata.sharding import DataOrder
 
+BARRIER_TIMEOUT_S = 300.0
+
 
 class WorkerState(StrEnum):
     """Where a worker is in its life; :data:`strata.cluster.membership.TRANSITIONS` says what may follow what."""
@@ -114,7 +116,7 @@ class ArriveAtBarrier(FencedCommand):
     durable: ClassVar[bool] = False
     name: str
     expected: int | None = None
-    timeout_s: float = 300.0
+    timeout_s: float = BARRIER_TIMEOUT_S
     payload: bytes | None = None
 
 
@@ -175,10 +177,9 @@ class ReportProgress(FencedCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipSamples(FencedCommand):
-    """Samples [start, stop) of a dataset that could not be read and were left out on purpose; progress counts them."""
+    """Samples [start, stop) of a dataset that could not be read and are left out on purpose; progress counts them."""
 
     dataset_id: str
-    epoch: int
     start: int
     stop: int
     reason: str

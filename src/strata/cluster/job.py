@@ -179,7 +179,7 @@ class Job:
         """Note what could not be read."""
         self._check(command)
         if self.ledger.skip(command):
-            what = f"{command.dataset_id}, epoch {command.epoch}: {command.start} to {command.stop}: {command.reason}"
+            what = f"{command.dataset_id}: {command.start} to {command.stop}: {command.reason}"
             self._say(now_s, command.worker_id, "samples skipped", what)
         return Done(), []
 

@@ -37,7 +37,7 @@ class Audit:
     missing: RangeSet
     repeated: RangeSet
     skipped: RangeSet
-    """What could not be read, and was left out on purpose; it is neither missing nor repeated."""
+    """What of the dataset could not be read, and is left out on purpose; it is neither missing nor repeated."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -132,7 +132,7 @@ class Ledger:
         self._assigned: dict[str, Assignment] = {}
         self._deals: dict[tuple[str, int], Deal] = {}
         self._sequences: dict[str, tuple[str, int]] = {}
-        self._skipped: dict[tuple[str, int], RangeSet] = {}
+        self._skipped: dict[str, RangeSet] = {}
 
     def register(self, command: RegisterDataset) -> DatasetParams | None:
         """Make a dataset known; return the one that is registered, if its parameters differ."""
@@ -186,13 +186,14 @@ class Ledger:
 
     def skip(self, command: SkipSamples) -> bool:
         """Note samples that could not be read; return False if that was noted before. A rollback leaves it noted."""
-        order = self._epoch(command.dataset_id, command.epoch).order
-        if not 0 <= command.start < command.stop <= order.total_samples:
-            raise ValueError(f"samples {command.start} to {command.stop} of a dataset that has {order.total_samples}")
-        key = command.dataset_id, command.epoch
-        known = self._skipped.get(key, RangeSet())
-        self._skipped[key] = known.union(RangeSet([command.start], [command.stop]))
-        return self._skipped[key] != known
+        if command.dataset_id not in self.datasets:
+            raise UnknownDatasetError(command.dataset_id, known=self.datasets)
+        total = self.datasets[command.dataset_id].total_samples
+        if not 0 <= command.start < command.stop <= total:
+            raise ValueError(f"samples {command.start} to {command.stop} of a dataset that has {total}")
+        known = self._skipped.get(command.dataset_id, RangeSet())
+        self._skipped[command.dataset_id] = known.union(RangeSet([command.start], [command.stop]))
+        return self._skipped[command.dataset_id] != known
 
     def cut(self, step: int) -> str:
         """Return the cursors of exactly ``step``, as the JSON that goes into the manifest.
@@ -241,7 +242,7 @@ class Ledger:
         epoch_ledger = self._epochs.get((dataset_id, epoch)) or self._new_epoch(dataset_id, epoch)
         order, consumed = epoch_ledger.order, epoch_ledger.consumed
         missing = consumed.complement(order.total_samples)
-        skipped = self._skipped.get((dataset_id, epoch), RangeSet())
+        skipped = self._skipped.get(dataset_id, RangeSet())
         return Audit(order.total_samples, _samples(order, missing), _samples(order, epoch_ledger.repeated), skipped)
 
     def record(self) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class Ledger:
             "assignments": [a.to_bytes().hex() for _, a in sorted(self._assignments.items())],
             "deals": [[*key, dealt.record()] for key, dealt in sorted(self._deals.items())],
             "sequences": {worker: list(last) for worker, last in sorted(self._sequences.items())},
-            "skipped": [[*key, skipped.to_runs()] for key, skipped in sorted(self._skipped.items())],
+            "skipped": [[name, skipped.to_runs()] for name, skipped in sorted(self._skipped.items())],
         }
 
     def restore(self, record: dict[str, Any]) -> None:
@@ -271,7 +272,7 @@ class Ledger:
                 dealt.restore(row)
             self._deals[dataset_id, epoch] = dealt
         self._sequences = {worker: (incarnation, n) for worker, (incarnation, n) in record["sequences"].items()}
-        self._skipped = {(name, epoch): RangeSet.from_runs(runs) for name, epoch, runs in record["skipped"]}
+        self._skipped = {name: RangeSet.from_runs(runs) for name, runs in record["skipped"]}
 
     def _epoch(self, dataset_id: str, epoch: int) -> EpochLedger:
         key = dataset_id, epoch

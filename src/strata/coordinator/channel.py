@@ -37,9 +37,32 @@ READ_BUFFER_BYTES = 4096
 BACKLOG = 4096
 
 
+class _Outbox:
+    """Connections with something to send, until the end of the loop's turn.
+
+    Sending costs more than all else that a frame causes, so what a connection gets in one turn goes out at once: the
+    answer to the last arrivals at a barrier and its release, say.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[_Listener] = []
+
+    def add(self, listener: _Listener) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._send_all)
+        self._waiting.append(listener)
+
+    def _send_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for listener in waiting:
+            listener.send_unsent()
+
+
 class _Listener(WSListener):
-    def __init__(self, sessions: Sessions, dispatcher: Dispatcher) -> None:
+    def __init__(self, sessions: Sessions, dispatcher: Dispatcher, outbox: _Outbox) -> None:
         super().__init__()
+        self._outbox = outbox
+        self._unsent: list[bytes] = []
         self._sessions = sessions
         self._dispatcher = dispatcher
         self._transport: WSTransport | None = None
@@ -51,6 +74,7 @@ class _Listener(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.CLOSE:
+            self.send_unsent()
             transport.send_close(WSCloseCode.OK)
             transport.disconnect()
             return
@@ -69,7 +93,9 @@ class _Listener(WSListener):
         if self._session is not None:
             self._session.lost()
 
-    def _send(self, data: bytes) -> None:
+    def send_unsent(self) -> None:
+        """Send what has gathered in this turn, with one call if that is possible."""
+        unsent, self._unsent = self._unsent, []
         transport = self._transport
         if transport is None or transport.is_disconnected:
             return
@@ -77,18 +103,37 @@ class _Listener(WSListener):
             log.warning("a client does not read what it is sent; its channel is closed")
             transport.disconnect(graceful=False)
             return
-        transport.send(WSMsgType.BINARY, data)
+        if len(unsent) == 1:
+            transport.send(WSMsgType.BINARY, unsent[0])
+        else:
+            transport.underlying_transport.write(b"".join([_head(data) + data for data in unsent]))
+
+    def _send(self, data: bytes) -> None:
+        if not self._unsent:
+            self._outbox.add(self)
+        self._unsent.append(data)
 
     def _refuse(self, code: WSCloseCode, reason: str) -> None:
         assert self._transport is not None
+        self.send_unsent()
         self._transport.send_close(code, reason.encode())
         self._transport.disconnect()
+
+
+def _head(data: bytes) -> bytes:
+    """Return the head of a whole binary frame, as a server sends it."""
+    if len(data) < 126:
+        return bytes((0x82, len(data)))
+    if len(data) < 1 << 16:
+        return b"\x82\x7e" + len(data).to_bytes(2, "big")
+    return b"\x82\x7f" + len(data).to_bytes(8, "big")
 
 
 async def serve_channel(
     host: str, port: int, sessions: Sessions, dispatcher: Dispatcher, *, max_channels: int
 ) -> asyncio.Server:
     """Listen for channels; more than ``max_channels`` are refused with a status that says so."""
+    outbox = _Outbox()
     refusal = f"this coordinator serves its {max_channels} channels; close some, or raise its limit\n".encode()
 
     def accept(request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
@@ -96,7 +141,7 @@ async def serve_channel(
             log.warning("a channel is refused: %d are open", max_channels)
             response = WSUpgradeResponse.create_error_response(HTTPStatus.SERVICE_UNAVAILABLE, refusal)
             return WSUpgradeResponseWithListener(response, None)
-        return _Listener(sessions, dispatcher)
+        return _Listener(sessions, dispatcher, outbox)
 
     return await ws_create_server(
         accept,

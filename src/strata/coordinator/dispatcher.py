@@ -93,6 +93,19 @@ class Dispatcher:
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="journal")
 
+    def when_durable(self, tell: Callable[[], None]) -> None:
+        """Tell the answer to a question when all that it may rest on is durable: now, if nothing waits for the disk."""
+        if not self._entries and self._flushing is None:
+            tell()
+        else:
+            self._outputs.append(lambda _: tell())
+
+    async def settled(self) -> None:
+        """Return when all that was applied until now is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_durable(lambda: None if future.done() else future.set_result(None))
+        await future
+
     def now_s(self) -> float:
         """Return the time that the cluster goes by."""
         return self._clock.monotonic_s()

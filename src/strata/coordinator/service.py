@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any, NoReturn, TypeVar
 
 import grpc
-import numpy as np
 from google.protobuf.message import Message
 
 from strata.cluster import commands as c
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.sessions import Session, Sessions, check_command
 from strata.coordinator.status import describe
-from strata.errors import StrataError, UnknownWorkerError
+from strata.errors import StrataError
 from strata.sharding import RangeSet
 from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
@@ -99,7 +98,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
     async def GetDataShard(self, request: pb.GetDataShard, context: Context) -> pb.DataShards:
         """Return a worker's whole shards of an epoch, in the order in which it reads them."""
         try:
-            return self._data_shards(request)
+            shards = self._sessions.lookups.find(self._dispatcher.cluster, request)
+            await self._dispatcher.settled()
+            return pb.DataShards.FromString(shards)
         except (StrataError, ValueError) as error:
             await _abort(context, error)
 
@@ -207,22 +208,6 @@ class CoordinatorService(stubs.CoordinatorServicer):
         except (StrataError, ValueError) as error:
             await _abort(context, error)
         convert.fill_reply(reply, answer)
-        return reply
-
-    def _data_shards(self, request: pb.GetDataShard) -> pb.DataShards:
-        job = self._dispatcher.cluster.job(request.job_id or "default")
-        workers = job.membership.ids()
-        if not request.worker_id and not 0 <= request.rank < len(workers):
-            raise UnknownWorkerError(f"rank {request.rank}", known=workers)
-        assignment = job.ledger.assignment(request.dataset_id, workers)
-        shards = assignment.shards_of(request.worker_id or workers[request.rank])
-        params = job.ledger.datasets[request.dataset_id]
-        order = params.order(epoch=request.epoch)
-        reply = pb.DataShards(total_shards=order.num_shards)
-        for shard in shards[np.argsort(order.ranks_of(shards))].tolist():
-            start = shard * params.shard_size
-            end = min(start + params.shard_size, params.total_samples)
-            reply.shards.add(shard_id=shard, start_index=start, end_index=end)
         return reply
 
 

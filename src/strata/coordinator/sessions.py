@@ -7,17 +7,18 @@ import logging
 from collections.abc import Callable
 
 from strata.cluster import commands as c
-from strata.cluster.events import BarrierFailed, BarrierReleased, Effect
-from strata.cluster.replies import Registered, Reply
+from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
+from strata.cluster.replies import Reply
 from strata.coordinator.dispatcher import Dispatcher
+from strata.coordinator.frames import read_command, write_effect, write_reply, write_shards
+from strata.coordinator.lookups import ShardLookups
 from strata.errors import BadCommandError, StrataError
-from strata.wire import PROTOCOL, convert
 from strata.wire._generated import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 # What time, a transport or the coordinator itself decides is not for others to say.
-_INTERNAL = (c.FailWorkers, c.ChannelLost, c.AskForManifest, c.ExpireBarrier)
+_INTERNAL = frozenset({c.FailWorkers, c.ChannelLost, c.AskForManifest, c.ExpireBarrier})
 _Worker = tuple[str, str]
 
 
@@ -28,6 +29,8 @@ class Sessions:
         self.channel_url = channel_url
         self._of_worker: dict[_Worker, Session] = {}
         self._waiters: dict[tuple[str, str, str], set[asyncio.Future[BarrierReleased]]] = {}
+        self._changed: dict[str, GenerationChanged] = {}
+        self.lookups = ShardLookups()
         self.open: set[Session] = set()
 
     def bind(self, worker: _Worker, session: Session) -> None:
@@ -43,13 +46,29 @@ class Sessions:
 
     def deliver(self, effect: Effect) -> None:
         """Send an effect to everyone that it is addressed to and that is connected."""
-        frame = pb.ServerFrame(effect=convert.effect_to_message(effect)).SerializeToString()
+        if isinstance(effect, GenerationChanged):
+            # Of several at once only the last counts: when a thousand workers join, each is not told a thousand times.
+            if not self._changed:
+                asyncio.get_running_loop().call_soon(self._announce_changes)
+            self._changed[effect.job_id] = effect
+            return
+        self._send(effect)
+        if isinstance(effect, BarrierReleased | BarrierFailed) and self._waiters:
+            for worker_id in effect.to:
+                self._end_wait((effect.job_id, worker_id, effect.name), effect)
+
+    def _announce_changes(self) -> None:
+        changed, self._changed = self._changed, {}
+        for effect in changed.values():
+            self._send(effect)
+
+    def _send(self, effect: Effect) -> None:
+        frame: bytes | None = None
         for worker_id in effect.to:
             session = self._of_worker.get((effect.job_id, worker_id))
             if session is not None:
+                frame = frame or write_effect(effect)
                 session.send(frame)
-            if isinstance(effect, BarrierReleased | BarrierFailed):
-                self._end_wait((effect.job_id, worker_id, effect.name), effect)
 
     async def wait_for_barrier(self, dispatcher: Dispatcher, command: c.ArriveAtBarrier) -> BarrierReleased:
         """Arrive, and return when the barrier is released, or raise why it will not be."""
@@ -87,8 +106,11 @@ class Session:
     def receive(self, frame: pb.ClientFrame) -> None:
         """Take one frame; its answer is sent when it may be told."""
         number = frame.id
+        if frame.HasField("get_data_shard"):
+            self._find_shards(number, frame.get_data_shard)
+            return
         try:
-            command = convert.command_from_message(frame.command)
+            command = read_command(frame.command)
             check_command(command)
         except ValueError as error:
             self._reply(number, error if isinstance(error, StrataError) else BadCommandError(str(error)))
@@ -115,16 +137,21 @@ class Session:
             self._sessions.bind(worker, self)
 
     def _reply(self, number: int, answer: Reply | StrataError) -> None:
-        message = convert.reply_to_message(number, answer)
-        if isinstance(answer, Registered):
-            message.registered.channel_url = self._sessions.channel_url
-            message.registered.protocol = PROTOCOL
-        self.send(pb.ServerFrame(reply=message).SerializeToString())
+        self.send(write_reply(number, answer, channel_url=self._sessions.channel_url))
+
+    def _find_shards(self, number: int, question: pb.GetDataShard) -> None:
+        try:
+            shards = self._sessions.lookups.find(self._dispatcher.cluster, question)
+        except (StrataError, ValueError) as error:
+            refusal = error if isinstance(error, StrataError) else BadCommandError(str(error))
+            self._dispatcher.when_durable(lambda: self._reply(number, refusal))
+        else:
+            self._dispatcher.when_durable(lambda: self.send(write_shards(number, shards)))
 
 
 def check_command(command: c.JobCommand) -> None:
     """Refuse what only the coordinator itself may say."""
-    if isinstance(command, _INTERNAL):
+    if type(command) in _INTERNAL:
         raise BadCommandError(f"{type(command).__name__} is for the coordinator alone")
 
 

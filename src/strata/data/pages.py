@@ -14,7 +14,7 @@ import numpy.typing as npt
 from strata.data.arrangement import Arrangement
 from strata.data.columns import Columns
 from strata.data.rows import DatasetRows, Rows
-from strata.data.skips import SkippedRows, Skips
+from strata.data.skips import Skips
 from strata.errors import CorruptFileError
 from strata.sharding.cursor import Spans
 from strata.sharding.order import GLOBAL_WINDOW_SHARDS
@@ -122,7 +122,7 @@ class PageReader:
     def _read_around(self, start: int, stop: int, error: CorruptFileError, skips: Skips) -> Page:
         """Read what can be read, block by block; rows that know no blocks are lost together."""
         if not isinstance(self._rows, DatasetRows):
-            skips.note(SkippedRows(error.path, start, stop - start, start, str(error)))
+            skips.note(start, error.path, start, stop - start, error)
             return self._nothing(start)
         parts, kept = [], []
         for place in self._rows.places(start, stop):
@@ -130,8 +130,7 @@ class PageReader:
                 parts.append(self._rows.read(place.start, place.stop, self._columns))
                 kept.append(np.arange(place.start - start, place.stop - start))
             except CorruptFileError as inner:
-                count = place.stop - place.start
-                skips.note(SkippedRows(place.path, place.first, count, place.start, str(inner)))
+                skips.note(place.start, place.path, place.first, place.stop - place.start, inner)
         return Page(Columns.concat(parts), np.concatenate(kept)) if parts else self._nothing(start)
 
     def _nothing(self, start: int) -> Page:

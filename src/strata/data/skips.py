@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from strata.errors import CorruptFileError
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class SkippedRows:
-    """Rows [first_row, first_row + num_rows) of a file that could not be read, and why.
+    """Rows [first_row, first_row + num_rows) of a file that could not be read, and why; ``start`` in the dataset."""
 
-    The first of them is sample ``first_sample`` of the dataset, and the others follow it.
-    """
-
+    start: int
     file: str
     first_row: int
     num_rows: int
-    first_sample: int
     reason: str
 
 
@@ -27,12 +26,12 @@ class Skips:
         self._lock = threading.Lock()
         self._rows: set[SkippedRows] = set()
 
-    def note(self, rows: SkippedRows) -> None:
+    def note(self, start: int, file: str, first_row: int, num_rows: int, error: CorruptFileError) -> None:
         """Keep that these rows could not be read."""
         with self._lock:
-            self._rows.add(rows)
+            self._rows.add(SkippedRows(start, file, first_row, num_rows, str(error)))
 
     def listed(self) -> list[SkippedRows]:
-        """Return all that was skipped so far, by file and row."""
+        """Return all that was skipped so far, in the order of the dataset."""
         with self._lock:
             return sorted(self._rows)

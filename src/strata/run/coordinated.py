@@ -17,6 +17,7 @@ from strata.cluster import commands as c
 from strata.cluster.replies import Hand, Reply
 from strata.data.dataset import Plan
 from strata.data.dealer import Dealer
+from strata.data.skips import SkippedRows
 from strata.errors import (
     CoordinatorLostError,
     DatasetChangedError,
@@ -163,6 +164,19 @@ class CoordinatedTeam:
                 spans=tuple((shard, start, stop) for shard, start, stop in each.spans.tolist()),
             )
             self._reports.send(command, self.client.tell)
+
+    def skip(self, seat: Seat, dataset_id: str, rows: SkippedRows) -> None:
+        """Say what could not be read; it is not waited for."""
+        command = self.client.own(
+            c.SkipSamples,
+            generation=seat.generation,
+            dataset_id=dataset_id,
+            start=rows.start,
+            stop=rows.start + rows.num_rows,
+            reason=rows.reason,
+        )
+        # Of an older generation it is refused; everything is said again in the next one.
+        self.client.tell(command)
 
     def note(self, **fields: Any) -> None:
         """Say what the worker is doing, with the next beat."""

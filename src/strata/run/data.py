@@ -16,6 +16,7 @@ from strata.data.batches import Batch
 from strata.data.dataset import Dataset, Plan, open_dataset
 from strata.data.dealer import Dealer
 from strata.data.rows import Rows, open_rows
+from strata.data.skips import SkippedRows
 from strata.run.team import Progress, Seat, Team
 from strata.sharding import DataOrder, DatasetParams, cursor_from_json
 from strata.sharding.cursor import Spans
@@ -28,7 +29,15 @@ class RunDataset:
     """Batches of this worker's share; every sample of an epoch is delivered once, over all workers and restarts."""
 
     def __init__(
-        self, name: str, rows: Rows, dataset: Dataset, params: DatasetParams, team: Team, *, block_size: int
+        self,
+        name: str,
+        rows: Rows,
+        dataset: Dataset,
+        params: DatasetParams,
+        team: Team,
+        seat: Seat,
+        *,
+        block_size: int,
     ) -> None:
         self.name = name
         self._rows = rows
@@ -39,6 +48,8 @@ class RunDataset:
         self._unreported: list[tuple[int, Spans]] = []
         self._step = 0
         self._dealer: Dealer | None = None
+        self._seat = seat
+        self._told: set[SkippedRows] = set()
 
     @classmethod
     def open(
@@ -68,7 +79,7 @@ class RunDataset:
             data_order=arrangement.order,
         )
         team.register(params, fingerprint=str(getattr(rows, "fingerprint", rows.num_rows)), url=url)
-        opened = cls(params.dataset_id, rows, dataset, params, team, block_size=block_size)
+        opened = cls(params.dataset_id, rows, dataset, params, team, seat, block_size=block_size)
         if team.client is not None:
             redirect.owner = opened
             opened.enter(seat, epoch=0)
@@ -102,6 +113,8 @@ class RunDataset:
         """Begin an epoch anew in this generation, with what the coordinator says is left of it."""
         self._dataset.delivered()
         self._unreported.clear()
+        self._told.clear()
+        self._seat = seat
         self._dealer = self._team.dealer(seat, self._params, self._dataset.plan, block_size=self._block_size)
         self._dataset.set_epoch(epoch)
 
@@ -128,6 +141,10 @@ class RunDataset:
         self._step = step
         if self._team.client is not None:
             self._unreported += self._dataset.delivered()
+            for rows in self._dataset.skipped():
+                if rows not in self._told:
+                    self._told.add(rows)
+                    self._team.skip(self._seat, self.name, rows)
 
     def take_progress(self) -> list[Progress]:
         """Return what was collected since the last call."""

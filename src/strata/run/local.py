@@ -7,6 +7,7 @@ from typing import Any
 
 from strata.data.dataset import Plan
 from strata.data.dealer import Dealer
+from strata.data.skips import SkippedRows
 from strata.run.team import Progress, Seat
 from strata.sharding import DatasetParams
 
@@ -36,6 +37,9 @@ class LocalTeam:
 
     def report(self, seat: Seat, progress: Sequence[Progress]) -> None:
         """The dataset keeps its position by itself."""
+
+    def skip(self, seat: Seat, dataset_id: str, rows: SkippedRows) -> None:
+        """The dataset keeps what it skipped by itself."""
 
     def note(self, **fields: Any) -> None:
         """Nobody asks."""

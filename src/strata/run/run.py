@@ -13,7 +13,14 @@ from typing import Any, Self
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
 from strata.cluster.commands import WorkerState
-from strata.errors import CheckpointError, CheckpointExistsError, CheckpointNotFoundError, Reconfigure, StrataError
+from strata.errors import (
+    CheckpointError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    ForeignCheckpointError,
+    Reconfigure,
+    StrataError,
+)
 from strata.run.agreement import Word, agree, steps_apart
 from strata.run.cadence import Cadence, SaveTimer
 from strata.run.data import RunDataset
@@ -112,6 +119,8 @@ class Run:
             try:
                 restored = self._load(state)
                 self._team.check(seat)
+                if restored.job_id not in ("", self.job_id):
+                    raise ForeignCheckpointError(restored.step, found=restored.job_id, expected=self.job_id)
             except Reconfigure as error:
                 log.info("restoring again: %s", error)
                 continue
@@ -186,7 +195,7 @@ class Run:
     def is_over_without_data(self, dataset: RunDataset) -> bool:
         """Whether all workers are out of data, now that this one is."""
         self._is_out = True
-        return dataset.is_even or self._is_over or not self._meets()
+        return dataset.is_even or self._is_over or self.world_size == 1 or not self._meets()
 
     def may_leave(self) -> bool:
         """Whether this process was asked to end, and the others know; where they save first, they have."""

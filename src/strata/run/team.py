@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from strata.client.client import Client
     from strata.data.dataset import Plan
     from strata.data.dealer import Dealer
+    from strata.data.skips import SkippedRows
     from strata.sharding import DatasetParams
     from strata.sharding.cursor import Spans
 
@@ -62,6 +63,10 @@ class Team(Protocol):
 
     def report(self, seat: Seat, progress: Sequence[Progress]) -> None:
         """Say what the model has seen, before anything that is said after it."""
+        ...
+
+    def skip(self, seat: Seat, dataset_id: str, rows: SkippedRows) -> None:
+        """Say what could not be read and was left out on purpose."""
         ...
 
     def note(self, **fields: Any) -> None:

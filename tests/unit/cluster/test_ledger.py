@@ -162,7 +162,7 @@ def test_a_snapshot_of_another_version_is_refused() -> None:
 
 
 def test_samples_that_could_not_be_read_are_remembered_apart(bench: Bench) -> None:
-    skip = {"dataset_id": "d", "epoch": 0, "start": 20, "stop": 25, "reason": "a.parquet is cut off"}
+    skip = {"dataset_id": "d", "start": 20, "stop": 25, "reason": "a.parquet is cut off"}
     consume_all(bench)
     for _ in range(2):
         bench.say(c.SkipSamples, "a", **skip)

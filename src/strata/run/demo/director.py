@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from strata.client.questions import ask_audit, configure_job
 from strata.run.demo.worker import DATASET, SLOW
@@ -22,6 +23,13 @@ from strata.run.standalone import StandaloneCoordinator
 JOB_ID = "demo"
 # One thread for each worker: so many processes on a small machine would only get in each other's way.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JOB_ID": JOB_ID}
+_SIGNALS = {
+    "kill": signal.SIGKILL,
+    "interrupt": signal.SIGINT,
+    "pause": signal.SIGSTOP,
+    "leave": signal.SIGTERM,
+}
+PAUSE_S = 1.0
 # However long the machine takes, the demonstration ends.
 LIMIT_S = 170.0
 
@@ -39,14 +47,19 @@ class WorkerView:
 
 @dataclass(slots=True)
 class Act:
-    """Something that is done to the run, and how long it took until all workers trained on."""
+    """Something that is done to the run, and how long it took until all workers trained on.
 
-    what: str
+    ``world_size`` is how many workers the run has afterwards. A worker that is killed or interrupted is started again,
+    one that is paused goes on after a second.
+    """
+
+    kind: Literal["kill", "interrupt", "pause", "kill coordinator", "leave", "join"]
     at_step: int
+    world_size: int
+    workers: tuple[str, ...] = ()
+    what: str = ""
     begun_s: float | None = None
     recovered_s: float | None = None
-    world_size: int = 0
-    """How many workers the run is to have afterwards."""
 
 
 @dataclass(slots=True)
@@ -105,7 +118,6 @@ class Director:
             try:
                 for number in range(4):
                     self._start(f"worker-{number}")
-                scene.acts = self._script()
                 await self._direct()
                 scene.audits = [await asyncio.to_thread(self._audit, epoch) for epoch in range(scene.epochs)]
             finally:
@@ -126,15 +138,6 @@ class Director:
         audit = ask_audit(self._url, JOB_ID, DATASET, epoch=epoch)
         return audit.missing.samples, audit.repeated.samples
 
-    def _script(self) -> list[Act]:
-        total = self._scene.total_steps
-        return [
-            Act("kill -9 of a worker", total // 10, world_size=4),
-            Act("kill -9 of the coordinator", total * 3 // 10, world_size=4),
-            Act("one worker leaves: 4 to 3", total * 5 // 10, world_size=3),
-            Act("two workers join: 3 to 5", total * 6 // 10, world_size=5),
-        ]
-
     async def _direct(self) -> None:
         acts = iter(self._scene.acts)
         act = next(acts, None)
@@ -148,25 +151,27 @@ class Director:
                 act.begun_s = time.monotonic()
                 self._generation_before = self._scene.generation
                 self._step_before = self._scene.step
-                await self._perform(self._scene.acts.index(act))
+                self._perform(act)
             elif act.begun_s is not None and act.recovered_s is not None:
                 act = next(acts, None)
             self._on_change()
 
-    async def _perform(self, number: int) -> None:
-        if number == 0:
-            self._expendable.add("worker-2")
-            self._processes["worker-2"].send_signal(signal.SIGKILL)
-        elif number == 1:
+    def _perform(self, act: Act) -> None:
+        if act.kind == "kill coordinator":
             os.kill(self._coordinator.pid, signal.SIGKILL)
             self._scene.coordinator = "killed"
-        elif number == 2:
-            self._processes["worker-3"].send_signal(signal.SIGTERM)
-        else:
+        elif act.kind == "join":
             # On a slow machine the run must not be over before they are there.
             (self._folder / SLOW).touch()
-            self._start("worker-3")
-            self._start("worker-4")
+            for worker_id in act.workers:
+                self._start(worker_id)
+        else:
+            for process in [self._processes[worker_id] for worker_id in act.workers if worker_id in self._processes]:
+                if act.kind in ("kill", "interrupt"):
+                    self._expendable.add(process.worker_id)
+                process.send_signal(_SIGNALS[act.kind])
+                if act.kind == "pause":
+                    asyncio.get_running_loop().call_later(PAUSE_S, process.send_signal, signal.SIGCONT)
 
     def _start(self, worker_id: str) -> None:
         self._scene.workers[worker_id] = WorkerView(worker_id)
@@ -227,9 +232,11 @@ class Director:
 
     def _see_recovery(self, act: Act, view: WorkerView, fields: dict[str, float]) -> None:
         """An act is over when the wanted number of workers trains on."""
-        if act is self._scene.acts[1]:
-            is_over = self._coordinator.restarts > 0 and view.step > self._step_before + 1
+        if act.kind == "kill coordinator":
+            is_over = view.step > self._step_before + 1
             self._scene.coordinator = f"pid {self._coordinator.pid}" if is_over else "killed"
+        elif act.kind == "pause":
+            is_over = view.step > self._step_before + 1
         else:
             is_over = fields["generation"] > self._generation_before and fields["world_size"] == act.world_size
         if is_over and act.begun_s is not None:

@@ -1,0 +1,196 @@
+"""Runs of real processes: whatever dies, leaves, stops or joins, every sample counts exactly once in the end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strata.client.questions import ask_audit
+from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.job import Job
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> CoordinatorProcess:
+    return CoordinatorProcess(tmp_path)
+
+
+@pytest.fixture
+def served(coordinator: CoordinatorProcess) -> Iterator[CoordinatorProcess]:
+    with coordinator.serving():
+        yield coordinator
+
+
+@pytest.mark.parametrize("order", ["sticky", "global", "dynamic"])
+def test_a_killed_worker_is_missed_and_replaced_and_no_sample_is_lost(
+    served: CoordinatorProcess, tmp_path: Path, order: str
+) -> None:
+    with Job(tmp_path, served.url, order=order) as job:
+        job.start("a", "b", "c", WORLD_SIZE="3")
+        job.wait_for_step(12)
+        job.kill("b")
+        job.wait_until(lambda: job.world_size() == 2, "the others go on alone")
+        job.start("b")
+        job.wait_until(lambda: job.world_size() == 3 or job.workers["a"].process.poll() is not None, "it is back")
+        job.check_finished()
+    for epoch in range(2):
+        audit = ask_audit(served.url, "default", "d", epoch=epoch)
+        assert (audit.missing.samples, audit.repeated.samples) == (0, 0)
+
+
+def test_a_worker_that_is_told_to_end_leaves_and_nothing_is_done_twice_where_all_agree(
+    served: CoordinatorProcess, tmp_path: Path
+) -> None:
+    with Job(tmp_path, served.url, save_every="1 h", epochs=4) as job:
+        job.start("a", "b", "c", WORLD_SIZE="3")
+        job.wait_for_step(10)
+        job.signal("c", signal.SIGTERM)
+        assert job.workers["c"].wait() == 0, job.all_errors()
+        left_at = job.workers["c"].said[-2]["step"]
+        job.check_finished()
+        later = [said["step"] for said in job.workers["a"].said if said.get("world_size") == 2]
+        assert later[0] == left_at + 1, "all saved before it went"
+
+
+def test_a_coordinator_that_is_killed_is_missed_and_no_worker_is_lost(
+    coordinator: CoordinatorProcess, tmp_path: Path
+) -> None:
+    with ExitStack() as stack, Job(tmp_path, coordinator.url) as job:
+        first = stack.enter_context(ExitStack())
+        service = first.enter_context(coordinator.serving())
+        job.start("a", "b", WORLD_SIZE="2")
+        job.wait_for_step(9)
+        generation = job.workers["a"].said[-1]["generation"]
+        service.kill()
+        first.close()
+        stack.enter_context(coordinator.serving())
+        job.check_finished()
+        assert {said.get("generation", generation) for said in job.workers["a"].said} == {generation}
+
+
+def test_a_worker_that_hangs_longer_than_its_lease_is_out_and_comes_back_by_itself(
+    served: CoordinatorProcess, tmp_path: Path
+) -> None:
+    with Job(tmp_path, served.url, epochs=8, pace_s=0.08) as job:
+        job.start("a", "b", "c", WORLD_SIZE="3")
+        job.wait_for_step(9)
+        job.signal("b", signal.SIGSTOP)
+        job.wait_until(lambda: job.world_size() == 2, "its lease ends")
+        job.signal("b", signal.SIGCONT)
+        job.wait_until(lambda: job.world_size() == 3, "it is back")
+        job.check_finished()
+
+
+def test_a_run_that_was_interrupted_goes_on_where_it_was_with_another_number_of_workers(
+    coordinator: CoordinatorProcess, tmp_path: Path
+) -> None:
+    with coordinator.serving(), Job(tmp_path, coordinator.url) as job:
+        job.start("a", "b", "c", WORLD_SIZE="3")
+        job.wait_for_step(20)
+        for name in "abc":
+            job.signal(name, signal.SIGINT)
+        assert all(job.workers[name].wait() != 0 for name in "abc")
+        states = {worker.worker_id: worker.state for worker in _workers(coordinator)}
+        assert states == dict.fromkeys("abc", "left"), "Ctrl-C says goodbye"
+        for name in "abc":
+            job.retired.append(job.workers.pop(name))
+        job.start("x", "y", WORLD_SIZE="2")
+        job.wait_until(lambda: bool(job.workers["x"].said), "it goes on")
+        assert job.workers["x"].said[0]["step"] > 10
+        job.check_finished()
+
+
+def test_a_coordinator_that_lost_everything_learns_from_the_checkpoints(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with ExitStack() as stack:
+        before = CoordinatorProcess(first)
+        with before.serving(), Job(tmp_path, before.url) as job:
+            job.start("a", "b", WORLD_SIZE="2")
+            job.wait_for_step(20)
+            job.kill("a")
+            job.kill("b")
+        after = CoordinatorProcess(second)
+        stack.enter_context(after.serving())
+        job._url = after.url
+        job.workers.clear()
+        job.start("a", "b", WORLD_SIZE="2")
+        job.wait_until(lambda: bool(job.workers["a"].said), "it goes on")
+        assert job.workers["a"].said[0]["step"] > 10
+        stack.enter_context(job)
+        job.check_finished()
+
+
+def test_the_same_script_runs_alone_and_survives_a_kill(tmp_path: Path) -> None:
+    with Job(tmp_path, None, epochs=1, pace_s=0.01) as job:
+        job.start("alone")
+        job.wait_for_step(12)
+        job.kill("alone")
+        job.start("alone")
+        job.check_finished()
+        assert job.workers["alone"].said[0]["step"] > 5
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.integers(2, 18),
+        st.sampled_from([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, "coordinator"]),
+        st.sampled_from("abc"),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(order=st.sampled_from(["sticky", "global", "dynamic"]), actions=ACTIONS)
+def test_whatever_happens_when_every_sample_counts_once(
+    tmp_path_factory: pytest.TempPathFactory, order: str, actions: list[tuple[int, object, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    coordinator = CoordinatorProcess(folder)
+    with ExitStack() as stack, Job(folder, coordinator.url, order=order, epochs=3) as job:
+        serving = stack.enter_context(ExitStack())
+        service = serving.enter_context(coordinator.serving())
+        job.start("a", "b", "c", WORLD_SIZE="3")
+        step = 0
+        for wait_steps, action, name in actions:
+            step += wait_steps
+            job.wait_until(
+                lambda step=step: job.step() >= step or all(w.process.poll() is not None for w in job.workers.values()),
+                f"step {step}",
+            )
+            worker = job.workers[name]
+            if action == "coordinator":
+                service.kill()
+                serving.close()
+                service = serving.enter_context(coordinator.serving())
+            elif worker.process.poll() is not None:
+                continue
+            elif action == signal.SIGSTOP:
+                job.signal(name, signal.SIGSTOP)
+                timer = threading.Timer(1.5, job.signal, (name, signal.SIGCONT))
+                timer.start()
+                stack.callback(timer.join)
+            else:
+                assert isinstance(action, signal.Signals)
+                job.signal(name, action)
+                worker.wait()
+                job.start(name)
+        job.check_finished()
+
+
+def _workers(coordinator: CoordinatorProcess) -> list:  # type: ignore[type-arg]
+    status = coordinator.status()
+    assert status is not None
+    return list(status.workers)
