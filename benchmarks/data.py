@@ -32,7 +32,8 @@ MB = 1 << 20
 # Whose order is not shuffled is no peer, but the limit.
 LIMIT = "pyarrow in order"
 MOSAIC = Path(__file__).parent / "data_mosaic.py"
-MOSAIC_PACKAGES = ("mosaicml-streaming==0.13.0", "numpy<3")
+MOSAIC_PACKAGES = ("mosaicml-streaming==0.13.0", "torch")
+CONSTRAINTS = Path(__file__).parents[1] / "requirements" / "torch.txt"
 
 
 def main() -> None:
@@ -214,7 +215,8 @@ def _prepare_mosaic(folder: Path, samples: int) -> Path:
     if not (home / "ready").exists():
         print(f"making an environment for mosaicml-streaming in {home}")
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([str(interpreter), "-m", "pip", "install", "-q", *MOSAIC_PACKAGES], check=True)
+        install = [str(interpreter), "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *MOSAIC_PACKAGES]
+        subprocess.run(install, check=True)
         (home / "ready").touch()
     subprocess.run([str(interpreter), str(MOSAIC), "write", str(folder), str(samples), "0"], check=True)
     return interpreter
