@@ -170,10 +170,8 @@ class Load:
     async def _join(self) -> list[Lane]:
         """Connect all workers and register them; wait until nothing more comes of it."""
         lanes = await connect(self._port, self._workers)
-        for number, lane in enumerate(lanes):
-            await self._all(
-                [lane], [frame(c.RegisterWorker(job_id=self._job_id, worker_id=f"w{number}", incarnation="1"))]
-            )
+        joins = [c.RegisterWorker(job_id=self._job_id, worker_id=f"w{n}", incarnation="1") for n in range(len(lanes))]
+        await self._all(lanes, [frame(join) for join in joins])
         quiet = asyncio.Event()
         for lane in lanes:
             lane.on_message = quiet.clear

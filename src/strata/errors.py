@@ -241,10 +241,8 @@ class CoordinatorLostError(ClusterError, TimeoutError):
     def __init__(self, address: str, *, waited_s: float) -> None:
         self.address = address
         self.waited_s = waited_s
-        super().__init__(
-            f"the coordinator at {address} has not answered for {waited_s:g} s; see whether it runs. "
-            "Asking again is harmless"
-        )
+        problem = f"has not answered for {waited_s:.3g} s" if waited_s >= 1 else "cannot be reached"
+        super().__init__(f"the coordinator at {address} {problem}; see whether it runs there. Asking again is harmless")
 
 
 class OutboxFullError(ClusterError):

@@ -212,6 +212,20 @@ def test_a_client_in_a_forked_child_is_a_clear_error_and_the_parent_goes_on(serv
     assert done.stdout == "in\na Client does not survive a fork; make one in the new process\n1\n"
 
 
+def test_a_forked_child_that_lives_on_does_not_hold_up_the_goodbye(service: Service) -> None:
+    script = WORKER.replace(
+        "    sys.stdin.read()",
+        "    import os, signal\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n        time.sleep(600)\n"
+        "os.kill(child, signal.SIGKILL)",
+    )
+    with service.serving():
+        done = subprocess.run([sys.executable, "-c", script, service.url, "a"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "in\n"), done.stderr
+        assert service.states() == {"a": "left"}
+
+
 def test_the_first_api_joins_meets_and_reads(service: Service) -> None:
     async def worker(rank: int) -> list[int]:
         orchestrator = TrainingOrchestrator(

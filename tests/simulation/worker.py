@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from strata.cluster import commands as c
 from strata.cluster import events as e
+from strata.cluster.commits import CommitProgress
 from strata.cluster.replies import Hand, Heard, Registered, RestorePoint
-from strata.errors import CommitPendingError, StaleIncarnationError, StrataError, UnknownJobError, UnknownWorkerError
+from strata.errors import (
+    CheckpointAbortedError,
+    CommitPendingError,
+    StaleIncarnationError,
+    StepTakenError,
+    StrataError,
+    UnknownJobError,
+    UnknownWorkerError,
+)
 from strata.sharding import DataOrder
 from tests.simulation.store import Manifest, Part, StoreError
 
@@ -20,6 +29,8 @@ Span = tuple[int, int, int]
 RETRY_S = 1.0
 HEARTBEAT_S = 2.0
 SAVE_EVERY = 3
+# A save that failed, or that someone else made, does not stop training.
+_HARMLESS = (CheckpointAbortedError, StepTakenError)
 
 
 class RejoinError(Exception):
@@ -43,6 +54,7 @@ class Worker:
         self.step = 0
         self._ticket = 0
         self._rest: list[Span] = []
+        self._part = ""
         self._sequence = 0
         self._trained_in = 0
         self._waiting: tuple[int, str, c.JobCommand] | None = None
@@ -146,7 +158,7 @@ class Worker:
             if self.step % SAVE_EVERY == 0 or left == 0:
                 yield from self._save(Part(base_step, tuple(seen)))
             if left == 0:
-                yield from self._finish()
+                yield from self._finish(len(seen))
                 return
 
     def _take_hand(self) -> Generator[tuple[str, c.JobCommand], Any, bool]:
@@ -192,18 +204,33 @@ class Worker:
                 break
             except StoreError:
                 yield "sleep", c.RegisterDataset(**self.world.dataset)
+        self._part = path
+        yield from self._acknowledge(len(part.samples))
+
+    def _acknowledge(self, size_bytes: int) -> Generator[tuple[str, c.JobCommand], Any, None]:
         yield from self._ask(
-            c.AckPart, step=self.step, epoch=0, part=path, size_bytes=len(part.samples), digest="", tolerate=True
+            c.AckPart, step=self.step, epoch=0, part=self._part, size_bytes=size_bytes, digest="", tolerate=True
         )
 
-    def _finish(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+    def _finish(self, size_bytes: int) -> Generator[tuple[str, c.JobCommand], Any, None]:
         """Wait until the last checkpoint is committed, which nobody leaves before."""
-        while self.step not in self.world.store.manifests:
-            yield "sleep", c.RegisterDataset(**self.world.dataset)
+        while True:
+            asked = c.AskCommit(worker_id=self.worker_id, incarnation=self.incarnation, step=self.step, part=self._part)
+            progress = yield "ask", asked
+            if isinstance(progress, CommitProgress) and progress.phase == "committed":
+                self.world.announced(self.step)
+                break
+            if isinstance(progress, CommitProgress) and progress.phase == "unknown":
+                yield from self._acknowledge(size_bytes)
+            yield "sleep", asked
             heard = yield "ask", c.Heartbeat(worker_id=self.worker_id, incarnation=self.incarnation)
             if not isinstance(heard, Heard) or heard.generation != self.generation:
                 if isinstance(heard, StaleIncarnationError):
                     self._reincarnate()
+                raise RejoinError
+            if isinstance(progress, CommitProgress) and progress.phase == "aborted":
+                # Nobody saves this step again, so only a new generation, which trains it anew, comes to an end.
+                self._reincarnate()
                 raise RejoinError
         self.finished = True
         yield "ask", c.Goodbye(worker_id=self.worker_id, incarnation=self.incarnation)
@@ -215,7 +242,7 @@ class Worker:
         if isinstance(answer, StaleIncarnationError):
             self._reincarnate()
             raise RejoinError
-        if isinstance(answer, StrataError) and not (tolerate and "has its checkpoint already" in str(answer)):
+        if isinstance(answer, StrataError) and not (tolerate and isinstance(answer, _HARMLESS)):
             raise RejoinError
         return answer
 

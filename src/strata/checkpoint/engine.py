@@ -30,7 +30,7 @@ from strata.errors import (
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from strata.checkpoint.draft import Draft
     from strata.checkpoint.handle import CheckpointInfo
@@ -79,6 +79,8 @@ class Engine:
         self._delta = delta
         self._full_every = full_every
         self._on_phase = on_phase
+        # Told which steps were deleted, when they are.
+        self.on_removed: Callable[[list[int]], Awaitable[None]] | None = None
         self._last: Manifest | None = None
         self._saving: Counter[int] = Counter()
         self._reading: Counter[int] = Counter()
@@ -296,23 +298,23 @@ class Engine:
             await self.storage.delete(f"{self.directory}/{path}")
         if going:
             log.info("pruned steps %s and %d objects", sorted(steps), len(going))
+        if steps and self.on_removed is not None:
+            await self.on_removed(sorted(steps))
 
-    async def retain(self) -> list[int]:
-        """Prune after a commit and return which steps went; what goes wrong does not touch the new checkpoint.
+    async def retain(self) -> None:
+        """Prune after a commit; what goes wrong is said and does not touch the new checkpoint.
 
         One that has not begun yet will see this commit too, so they do not queue up behind a slow store.
         """
         if self._retain_waits:
-            return []
+            return
         self._retain_waits = True
         self._on_phase("retaining")
-        gone: list[Verdict] = []
         try:
-            gone = await self.prune()
+            await self.prune()
         except StorageError as error:
             log.warning("old checkpoints could not be pruned: %s", error)
         self._on_phase("retained")
-        return [verdict.step for verdict in gone]
 
     async def _find_parent(self, draft: Draft) -> Manifest | None:
         """The checkpoint that a delta may point at, or None for a full save."""

@@ -53,6 +53,7 @@ class JointCheckpoints:
         # What storage holds is made known before anyone is asked where to go on: the coordinator may be a new one.
         self._adopting = saver.submit(self._adopt())
         self._adopting.add_done_callback(_log_failure)
+        engine.on_removed = self._forget
         coordinator.serve_manifests(self)
 
     def close(self) -> None:
@@ -85,10 +86,8 @@ class JointCheckpoints:
             await self._adopt()
         return await asyncio.wrap_future(self._coordinator.find_restore_point(timeout_s=RESTORE_WAIT_S))
 
-    async def forget(self, steps: list[int]) -> None:
+    async def _forget(self, steps: list[int]) -> None:
         """Tell the coordinator what was deleted; it goes on without if it cannot be told."""
-        if not steps:
-            return
         try:
             await asyncio.wrap_future(self._coordinator.forget_checkpoints(steps))
         except ClusterError as error:
@@ -151,7 +150,7 @@ class JointCheckpoints:
         for name, _, _ in order.reports:
             with suppress(StorageError):  # of no use any more, and swept some day
                 await self._engine.storage.delete(f"{self._engine.directory}/{name}")
-        await self.forget(await self._engine.retain())
+        await self._engine.retain()
 
     async def _adopt(self) -> None:
         scan = await self._engine.catalog.scan()

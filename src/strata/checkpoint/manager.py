@@ -200,7 +200,7 @@ class CheckpointManager:
             raise ValueError("with a coordinator, a checkpoint is committed by itself when all parts are there")
         info, same_as = self._call(self._engine.commit(step, generation), f"the commit of step {step}", timeout_s)
         self._saver.note_unchanged(step, same_as)
-        self._saver.track(self._retain())
+        self._saver.track(self._engine.retain())
         self._saver.warn_of_unchanged()
         return info
 
@@ -268,28 +268,11 @@ class CheckpointManager:
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint, also a damaged one whose step is to be saved again."""
-        self._call(self._delete(step), f"the deletion of step {step}", None)
+        self._call(self._engine.delete(step), f"the deletion of step {step}", None)
 
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Delete what retention does not keep, and debris; return what was, or would be, deleted and why."""
-        return self._call(self._prune(dry_run=dry_run), "the prune", None)
-
-    async def _delete(self, step: int) -> None:
-        await self._engine.delete(step)
-        await self._forget([step])
-
-    async def _prune(self, *, dry_run: bool) -> list[Verdict]:
-        gone = await self._engine.prune(dry_run=dry_run)
-        if not dry_run:
-            await self._forget([verdict.step for verdict in gone])
-        return gone
-
-    async def _forget(self, steps: list[int]) -> None:
-        if self._joint is not None:
-            await self._joint.forget(steps)
-
-    async def _retain(self) -> None:
-        await self._engine.retain()
+        return self._call(self._engine.prune(dry_run=dry_run), "the prune", None)
 
     # Ending
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from strata.checkpoint.background import BackgroundLoop, close_at_exit
+from strata.background import BackgroundLoop, close_at_exit
 from strata.checkpoint.handle import Phase, SaveHandle
 from strata.checkpoint.staging import StagedImage, StagingPool
 from strata.errors import CheckpointBusyError, CheckpointError, CheckpointTimeoutError, UnchangedStateWarning
@@ -78,7 +78,7 @@ class Saver:
         self._uncommitted: list[int] = []
         self.counters = Counters()
         self._pool = StagingPool(policy.max_pending)
-        self._background = BackgroundLoop()
+        self._background = BackgroundLoop("strata-checkpoint", owner="a CheckpointManager")
         self._slots = threading.Condition()
         self._staged: list[SaveHandle] = []
         self._pending: set[Future[Any]] = set()
@@ -150,11 +150,7 @@ class Saver:
         if self._closed:
             work.close()
             raise RuntimeError("this CheckpointManager is closed")
-        try:
-            return self._background.submit(work)
-        except BaseException:
-            work.close()
-            raise
+        return self._background.submit(work)
 
     def track(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the background loop, and count it as pending until it ends."""

@@ -60,9 +60,7 @@ def index(
         source, opened = open_source(url), open_cache(cache)
         chosen, files = choose_files(source, kind)
         with show_bytes(f"{len(files)} files", sum(info.size_bytes for info in files)) as on_bytes:
-            made = scan_files(
-                source, chosen, _parse(option), files, opened, on_file=lambda info: on_bytes(info.size_bytes)
-            )
+            made = scan_files(source, chosen, _parse(option), files, opened, on_bytes=on_bytes)
         where = store_index(source, made, opened)
     if as_json:
         print_json({**_summary(made), "index": where})

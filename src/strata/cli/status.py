@@ -98,12 +98,13 @@ def _connected(url: str | None) -> Iterator[_Stub]:
     from strata.wire._generated import coordinator_pb2_grpc as stubs
 
     address = parse_address(load_settings(coordinator_url=url).coordinator_url or DEFAULT_URL)
+    started_s = time.monotonic()
     with grpc.insecure_channel(address) as channel:
         try:
             yield _Stub(stubs.CoordinatorStub(channel))
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise CoordinatorLostError(address, waited_s=TIMEOUT_S) from error
+                raise CoordinatorLostError(address, waited_s=time.monotonic() - started_s) from error
             raise
 
 

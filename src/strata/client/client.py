@@ -10,13 +10,13 @@ import asyncio
 import atexit
 import logging
 import os
-import threading
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
+from strata.background import BackgroundLoop
 from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck, Seat
 from strata.client.commits import Commits
 from strata.client.connection import Connection, Place, W
@@ -57,14 +57,13 @@ class Client:
             job_id=job_id, worker_id=worker_id, incarnation=uuid.uuid4().hex, **registration
         )
         self._url = url
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="strata-client", daemon=True)
-        self._thread.start()
+        self._background = BackgroundLoop("strata-client", owner="a Client")
         self._on_effect = on_effect
         self._vouching = Vouching(bound_s=vouch_s) if vouch_s else None
         self._connection, self._commits = self._call(self._make())
-        self._running = self._submit(self._run())
+        self._background.submit(self._run()).add_done_callback(_log_end)
         self._closed = False
+        # After the managers that use it: they are closed before plain atexit, and their last commits need it.
         atexit.register(self.close)
 
     @property
@@ -95,6 +94,8 @@ class Client:
 
     def heartbeat(self, *, timeout_s: float | None = None, **fields: Any) -> Heard:
         """Say what the worker is doing; the beats in the background go on saying it."""
+        # Another incarnation than the first, if it was declared dead meanwhile and joined anew.
+        fields["incarnation"] = self._connection.worker.incarnation
         self._connection.beat = replace(self._connection.beat, **fields)
         heard = self.ask(self._connection.beat, timeout_s=timeout_s)
         assert isinstance(heard, Heard)
@@ -114,7 +115,7 @@ class Client:
 
     def tell(self, command: c.JobCommand) -> Future[Reply]:
         """Send a command without waiting; it is sent again until it is answered, also after an outage."""
-        return self._submit(self._connection.ask(command))
+        return self._background.submit(self._connection.ask(command))
 
     def meet(self, name: str, **fields: Any) -> BarrierReleased:
         """Arrive at a barrier and return when it is released, or raise why it will not be."""
@@ -133,24 +134,24 @@ class Client:
 
     def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:
         """Acknowledge a part; done when its checkpoint is committed."""
-        return self._submit(self._commits.commit_part(ack, timeout_s=timeout_s, on_wait=on_wait))
+        return self._background.submit(self._commits.commit_part(ack, timeout_s=timeout_s, on_wait=on_wait))
 
     def serve_manifests(self, writer: ManifestWriter | None) -> None:
         """Let this writer write the manifests that the worker is asked for."""
         if not self._closed:
-            self._loop.call_soon_threadsafe(self._commits.serve_manifests, writer)
+            self._background.call_soon(self._commits.serve_manifests, writer)
 
     def adopt_checkpoints(self, records: Sequence[CommitRecord]) -> Future[None]:
         """Make known what storage holds."""
-        return self._submit(self._commits.adopt_checkpoints(records))
+        return self._background.submit(self._commits.adopt_checkpoints(records))
 
     def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
         """Make known what was deleted."""
-        return self._submit(self._commits.forget_checkpoints(steps))
+        return self._background.submit(self._commits.forget_checkpoints(steps))
 
     def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
         """Return the step that all workers of this generation go on from, or None for the beginning."""
-        return self._submit(self._commits.find_restore_point(timeout_s=timeout_s))
+        return self._background.submit(self._commits.find_restore_point(timeout_s=timeout_s))
 
     def close(self) -> None:
         """Say goodbye, if the coordinator can hear it, and end the thread."""
@@ -158,21 +159,13 @@ class Client:
             return
         self._closed = True
         atexit.unregister(self.close)
-        goodbye = c.Goodbye(
-            job_id=self._worker.job_id,
-            worker_id=self._worker.worker_id,
-            incarnation=self._connection.worker.incarnation,
-        )
         try:
             if self._connection.registered is not None:
-                self.ask(goodbye, timeout_s=GOODBYE_TIMEOUT_S)
+                self.ask(self._connection.own(c.Goodbye), timeout_s=GOODBYE_TIMEOUT_S)
         except ClusterError as error:
             log.info("no goodbye was said, so the lease will end: %s", error)
         finally:
-            self._running.cancel()
-            self._call(_settle())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self._background.close()
 
     def __enter__(self) -> Self:
         return self
@@ -201,40 +194,27 @@ class Client:
 
     def _tick(self) -> None:
         """Let the process beside this one know that this thread runs; it speaks for the worker when it does not."""
+        if self._vouching is None:
+            return
         connection = self._connection
         # Only where the channel is open: the small process does not speak gRPC.
-        if self._vouching is not None and connection.registered is not None and connection.kind == "channel":
-            self._vouching.tick(connection.worker, connection.channel_url, connection.registered.lease_s)
+        if connection.registered is not None and connection.kind == "channel":
+            self._vouching.speak_for(connection.worker, connection.channel_url, connection.registered.lease_s)
+        self._vouching.tick()
 
     def _take_effect(self, effect: Effect) -> None:
         self._commits.take_effect(effect)
         self._on_effect(effect)
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._pid != os.getpid():
-            work.close()
-            raise RuntimeError("a Client does not survive a fork; make one in the new process")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._submit(work)
+        future = self._background.submit(work)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
 
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
 
-
-async def _settle() -> None:
-    """Wait until every other task of this loop has ended."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+def _log_end(running: Future[None]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        log.error("the connection to the coordinator ended: %s", error, exc_info=error)

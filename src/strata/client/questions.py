@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -67,17 +68,18 @@ def ask_latest_checkpoint(url: str, job_id: str) -> Committed | None:
 def ask(url: str, call: Callable[[Any], Any]) -> Any:
     """Make one call of the coordinator's service and return its answer, or raise the error that it carries."""
     address = parse_address(url)
+    started_s = time.monotonic()
     with grpc.insecure_channel(address) as channel:
         try:
             return call(stubs.CoordinatorStub(channel))
         except grpc.RpcError as error:
-            raise _translated(error, address) from error
+            raise _translated(error, address, time.monotonic() - started_s) from error
 
 
-def _translated(error: Any, address: str) -> StrataError:
+def _translated(error: Any, address: str, waited_s: float) -> StrataError:
     for name, value in error.trailing_metadata() or ():
         if name == ERROR_TRAILER:
             return from_error(pb.Error.FromString(value))
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return CoordinatorLostError(address, waited_s=TIMEOUT_S)
+        return CoordinatorLostError(address, waited_s=waited_s)
     return StrataError(f"the coordinator at {address} answered {error.code().name}: {error.details()}")

@@ -11,7 +11,6 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,48 +26,42 @@ BEATS_PER_LEASE = 4
 
 
 class Vouching:
-    """The small process of one client. It costs about 10 MB, and no processor while the worker beats by itself."""
+    """The small process of one client. It costs about 12 MB, and no processor while the worker beats by itself."""
 
     def __init__(self, *, bound_s: float) -> None:
         self._bound_s = bound_s
         self._process: subprocess.Popen[bytes] | None = None
         self._told: tuple[str, str] | None = None
 
-    def tick(self, worker: c.RegisterWorker, channel_url: str, lease_s: float) -> None:
-        """Say that this process's threads run, and for whom and where to speak when they do not."""
-        target = worker.incarnation, channel_url
-        try:
-            if self._told != target:
-                self._tell(worker, channel_url, lease_s)
-                self._told = target
+    def speak_for(self, worker: c.RegisterWorker, channel_url: str, lease_s: float) -> None:
+        """Say for whom and where to speak when this process cannot; the process is started with the first one."""
+        if self._told != (worker.incarnation, channel_url):
+            self._told = worker.incarnation, channel_url
+            self._tell(worker, channel_url, lease_s)
+
+    def tick(self) -> None:
+        """Say that the threads of this process run, so that nobody need speak for it."""
+        if self._process is not None:
             self._write(b"\n")
-        except OSError as error:
-            log.warning("the process that vouches for this worker is gone: %s; a new one is started", error)
-            self.close()
 
     def close(self) -> None:
         """End the process."""
         process, self._process, self._told = self._process, None, None
-        if process is None or process.stdin is None:
+        if process is None:
             return
-        with suppress(BrokenPipeError):  # it ended before
-            process.stdin.close()
+        # Not by the end of its input, which a forked child of this process may still hold open.
+        process.kill()
         process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
     def _tell(self, worker: c.RegisterWorker, channel_url: str, lease_s: float) -> None:
         if self._process is None:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                # Isolated and without site: it needs the standard library and nothing else.
-                [sys.executable, "-I", "-S", str(Path(voucher.__file__)), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                bufsize=0,
-                # Ctrl-C is for the training process, which says goodbye; this one ends with it.
-                start_new_session=True,
-            )
-            assert self._process.stdin is not None
-            # A process that does not read must not hold up the one that it serves.
-            os.set_blocking(self._process.stdin.fileno(), False)
+            try:
+                self._process = _start()
+            except OSError as error:
+                log.warning("no process vouches for this worker while the interpreter is held: %s", error)
+                return
         where = urlsplit(channel_url)
         told = {
             "host": where.hostname,
@@ -82,7 +75,27 @@ class Vouching:
     def _write(self, data: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(data)
+        try:
+            self._process.stdin.write(data)
+        except BrokenPipeError:
+            log.warning("the process that vouches for this worker is gone; another one is started")
+            self.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        # Isolated and without site: it needs the standard library and nothing else.
+        [sys.executable, "-I", "-S", str(Path(voucher.__file__)), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        bufsize=0,
+        # Ctrl-C is for the training process, which says goodbye; this one ends with it.
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    # A process that does not read must not hold up the one that it serves.
+    os.set_blocking(process.stdin.fileno(), False)
+    return process
 
 
 def _frame(worker: c.RegisterWorker) -> bytes:

@@ -33,6 +33,8 @@ MAX_UNSENT_BYTES = 16 << 20
 HANDSHAKE_TIMEOUT_S = 5.0
 # Most frames are much smaller; it grows for those that are not.
 READ_BUFFER_BYTES = 4096
+# To copy more than this costs more than another call to send it.
+JOIN_BYTES = 16 << 10
 # A thousand workers may come back in the same moment.
 BACKLOG = 4096
 
@@ -103,8 +105,9 @@ class _Listener(WSListener):
             log.warning("a client does not read what it is sent; its channel is closed")
             transport.disconnect(graceful=False)
             return
-        if len(unsent) == 1:
-            transport.send(WSMsgType.BINARY, unsent[0])
+        if len(unsent) == 1 or sum(map(len, unsent)) > JOIN_BYTES:
+            for data in unsent:
+                transport.send(WSMsgType.BINARY, data)
         else:
             transport.underlying_transport.write(b"".join([_head(data) + data for data in unsent]))
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from strata.errors import CorruptFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Reads of at least this much are announced to the kernel, which then fetches them in one go.
 ADVISE_BYTES = 256 << 10
@@ -96,6 +96,31 @@ class LocalFile:
         if end <= size and self._map is not None:
             size = os.fstat(self._fd).st_size
         check_end(self.name, end, size)
+
+
+class WatchedFile:
+    """Another file, of which it is told how much was streamed."""
+
+    def __init__(self, file: ByteFile, on_bytes: Callable[[int], None]) -> None:
+        self.name = file.name
+        self.size_bytes = file.size_bytes
+        self.read = file.read
+        self.will_need = file.will_need
+        self.native = file.native
+        self._file = file
+        self._on_bytes = on_bytes
+        self._told = 0
+
+    def stream(self) -> Iterator[pa.Buffer]:
+        """Yield all bytes, and tell of each piece when it was used."""
+        for piece in self._file.stream():
+            yield piece
+            self._told += piece.size
+            self._on_bytes(piece.size)
+
+    def finish(self) -> None:
+        """Tell of what was not streamed, because it needed no reading."""
+        self._on_bytes(self.size_bytes - self._told)
 
 
 def check_end(name: str, end: int, size_bytes: int) -> None:

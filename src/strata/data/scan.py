@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from strata.data.compressed import CompressedFile
+from strata.data.files import WatchedFile
 from strata.data.formats.registry import FORMATS, check_compression, codec_of, guess_format, is_companion, make_format
 from strata.data.index import Index, index_name
 from strata.data.source import key_of
@@ -57,15 +58,15 @@ def scan_files(
     files: Sequence[FileInfo],
     cache: Cache,
     *,
-    on_file: Callable[[FileInfo], None] | None = None,
+    on_bytes: Callable[[int], None] = lambda count: None,
 ) -> Index:
     """Look through every file once, several at a time, and return the index of them all."""
     made = make_format(kind, options)
 
     def scan_one(info: FileInfo) -> tuple[FileMeta, pa.Schema]:
-        found = made.scan(open_file(source, info, cache, data_bytes=0, for_scan=True))
-        if on_file is not None:
-            on_file(info)
+        inner = WatchedFile(source.open(info, None), on_bytes)
+        found = made.scan(_decompressed(source, info, inner, cache, data_bytes=0))
+        inner.finish()
         return found
 
     metas: list[FileMeta] = []
@@ -129,9 +130,12 @@ def load_index(source: Source, kind: str | None, options: Mapping[str, Any], cac
     return index
 
 
-def open_file(source: Source, info: FileInfo, cache: Cache, *, data_bytes: int, for_scan: bool = False) -> ByteFile:
-    """Open a file, decompressed if it is compressed; a scan goes through it once and fills no cache."""
-    inner = source.open(info, None if for_scan else cache)
+def open_file(source: Source, info: FileInfo, cache: Cache, *, data_bytes: int) -> ByteFile:
+    """Open a file, decompressed if it is compressed."""
+    return _decompressed(source, info, source.open(info, cache), cache, data_bytes=data_bytes)
+
+
+def _decompressed(source: Source, info: FileInfo, inner: ByteFile, cache: Cache, *, data_bytes: int) -> ByteFile:
     if (codec := codec_of(info.path)) is None:
         return inner
     return CompressedFile(inner, codec, size_bytes=data_bytes, key=key_of(source, info), cache=cache)

@@ -288,7 +288,7 @@ def _is_selected(path: str, selection: str) -> bool:
 
 
 def _check_finished(url: str, path: str) -> None:
-    if path == UNFINISHED:
+    if path.rpartition("/")[2] == UNFINISHED:
         hint = "wait for it, or if it was stopped run it again"
         raise DatasetNotFoundError(url, "'strata data prepare' has not finished here", hint=hint)
 

@@ -374,3 +374,14 @@ def test_rows_go_to_another_process_with_their_index(
     copy: DatasetRows = pickle.loads(data)
     assert copy.read(98, 100)["x"].tolist() == [98, 99]
     assert copy.names == ("x",)
+
+
+def test_a_scan_tells_of_every_byte_once(folder: Path, cache: Cache) -> None:
+    (folder / "a.jsonl").write_bytes(compressible("jsonl") * 10)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(compressible("jsonl")))
+    (folder / "c.jsonl").write_text("")
+    source, told = open_source(folder), []
+    files = source.list()
+    scan_files(source, "jsonl", {}, files, cache, on_bytes=told.append)
+    assert sum(told) == sum(info.size_bytes for info in files)
+    assert len(told) > len(files)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strata.data.columns import Columns
-from strata.data.formats import tensors
+from strata.data.formats import npy, tensors
 from strata.data.formats.protocol import FileMeta, merge_equal
 from strata.errors import CorruptFileError
 
@@ -24,8 +24,17 @@ if TYPE_CHECKING:
     from strata.data.files import ByteFile
 
 COLUMN = "data"
-# Longer headers than this are those of structured types with hundreds of fields.
-HEADER_BYTES = 64 << 10
+# All that zipfile says of an archive that is damaged, encrypted, or of a kind that it does not know.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+    UnicodeDecodeError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class ArrayReader:
         with _archive(self._file) as archive:
             try:
                 content = archive.read(array.member)
-            except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            except _ZIP_ERRORS as error:
                 offset = archive.getinfo(array.member).header_offset
                 raise _corrupt(self._file, f"{array.member}: {error}", offset) from error
         if len(content) < array.offset + size:
@@ -121,8 +130,8 @@ class ArrayReader:
 
 def _find(file: ByteFile) -> dict[str, _Array]:
     start = file.read(0, min(6, file.size_bytes)).to_pybytes()
-    if start == b"\x93NUMPY":
-        array = _parse_header(file, file.read(0, min(HEADER_BYTES, file.size_bytes)).to_pybytes(), 0, None)
+    if start == npy.MAGIC:
+        array = _parse_header(file, file.read(0, min(npy.HEADER_BYTES, file.size_bytes)).to_pybytes(), 0, None)
         _check_size(file, array)
         return {COLUMN: array}
     if not start.startswith(b"PK"):
@@ -131,41 +140,34 @@ def _find(file: ByteFile) -> dict[str, _Array]:
     with _archive(file) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
+            if not 0 <= member.header_offset <= file.size_bytes - 30:
+                raise _corrupt(file, f"{member.filename} lies outside of it", file.size_bytes)
             if member.compress_type == zipfile.ZIP_STORED:
                 # The sizes of name and extra field here may differ from those in the archive's directory.
                 local = file.read(member.header_offset, 30).to_pybytes()
                 at = member.header_offset + 30 + int.from_bytes(local[26:28], "little")
                 at += int.from_bytes(local[28:30], "little")
-                header = file.read(at, min(HEADER_BYTES, member.file_size)).to_pybytes()
+                header = file.read(at, min(npy.HEADER_BYTES, member.file_size)).to_pybytes()
                 found[name] = _parse_header(file, header, at, None)
                 _check_size(file, found[name])
             else:
                 try:
                     with archive.open(member) as content:
-                        header = content.read(HEADER_BYTES)
-                except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+                        header = content.read(npy.HEADER_BYTES)
+                except _ZIP_ERRORS as error:
                     raise _corrupt(file, f"{member.filename}: {error}", member.header_offset) from error
                 found[name] = _parse_header(file, header, 0, member.filename)
     return found
 
 
 def _parse_header(file: ByteFile, data: bytes, offset: int, member: str | None) -> _Array:
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            raise _corrupt(file, f"version {version[0]}.{version[1]} of the format is not known", offset)
+        found = npy.parse_header(data)
     except ValueError as error:
         raise _corrupt(file, str(error), offset) from error
-    if dtype.hasobject:
-        raise _corrupt(file, "it holds Python objects, which are pickles and are never loaded", offset)
-    if not shape:
+    if not found.shape:
         raise _corrupt(file, "its array has no dimension, so it has no rows", offset)
-    return _Array(dtype, shape, fortran and len(shape) > 1, offset + stream.tell(), member)
+    return _Array(found.dtype, found.shape, found.fortran, offset + found.offset, member)
 
 
 def _check_size(file: ByteFile, array: _Array) -> None:
@@ -183,7 +185,7 @@ def _columns_of(name: str, dtype: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
 def _archive(file: ByteFile) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(file.native())
-    except (zipfile.BadZipFile, OSError) as error:
+    except _ZIP_ERRORS as error:
         raise _corrupt(file, str(error), file.size_bytes) from error
 
 

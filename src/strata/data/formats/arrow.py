@@ -82,7 +82,8 @@ class ArrowReader:
                 batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self._own_schema)
             else:
                 batch = self._read_with_dictionaries(offset, data)
-            batch.validate()
+            # In full, because a wrong offset in it would be followed out of the mapping.
+            batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
             raise _corrupt(self._file, str(error), offset, f"record batch {block}") from error
         return batch
@@ -162,8 +163,10 @@ def _read_schema(file: ByteFile, messages: list[_Message]) -> pa.Schema:
         raise _corrupt(file, "it does not begin with a schema", 0, None)
     first = messages[0]
     try:
-        return pa.ipc.read_schema(file.read(first.offset, first.end - first.offset))
-    except (pa.ArrowException, OSError) as error:
+        schema = pa.ipc.read_schema(file.read(first.offset, first.end - first.offset))
+        tensors.decoded_schema(schema)  # so that names that are no text are found here
+        return schema  # noqa: TRY300 - what is returned was checked
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _corrupt(file, str(error), first.offset, "schema") from error
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from strata.data.files import ByteFile
+
+# How Arrow names the row that it could not read, counted from 1 in what it was given.
+_ROW = re.compile(r"Row #(\d+)")
 
 
 class Csv:
@@ -112,26 +116,17 @@ class Csv:
         columns: Sequence[str],
         types: dict[str, pa.DataType],
     ) -> pa.Table:
-        bad: list[Any] = []
-
-        def refuse(invalid: Any) -> str:
-            bad.append(invalid)
-            return "error"
-
         try:
             return pc.read_csv(
                 pa.BufferReader(data),
                 pc.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names)),
-                pc.ParseOptions(
-                    delimiter=self._delimiter_of(file),
-                    newlines_in_values=self._newlines,
-                    invalid_row_handler=refuse,
-                ),
+                pc.ParseOptions(delimiter=self._delimiter_of(file), newlines_in_values=self._newlines),
                 pc.ConvertOptions(include_columns=list(columns), column_types=types),
             )
         except pa.ArrowException as error:
-            part = f"record {row}" + (f" or the {bad[0].number - 1} after it" if bad and bad[0].number else " or after")
             problem = lines.first_error(error)
+            found = _ROW.search(problem)
+            part = f"record {row + int(found[1]) - 1}" if found else f"record {row} or after"
             raise CorruptFileError(file.name, problem, kind=self.kind, part=part, offset=offset) from error
 
 

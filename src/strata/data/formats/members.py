@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from strata.data.formats import tensors
+from strata.data.formats import npy, tensors
 from strata.data.formats.jsonl import without_time
 
 if TYPE_CHECKING:
@@ -117,16 +116,16 @@ def _each(values: Sequence[bytes | None], decode: Any) -> list[Any]:
 
 
 def _shape(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Return what the header of an array says; None if it is not one that can be stacked."""
+    """Return what the header of an array says; None if it is none."""
     try:
-        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError):
+        header = npy.parse_header(data)
+    except ValueError:
         return None
-    return array.dtype.newbyteorder("="), array.shape
+    return header.dtype.newbyteorder("="), header.shape
 
 
 def _stack(values: Sequence[bytes | None], field: pa.Field) -> Column:
-    arrays = _each(values, lambda data: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    arrays = _each(values, npy.parse_array)
     dtype, shape = tensors.shape_of(field)
     for number, array in enumerate(arrays):
         if array is None or array.shape != shape or array.dtype.newbyteorder("=") != dtype:
@@ -140,13 +139,14 @@ def _parse_json(values: Sequence[bytes | None], kind: pa.DataType | None) -> pa.
     text = b"\n".join(lines)
     parsing = pj.ParseOptions(explicit_schema=None if kind is None else pa.schema({"v": kind}))
     try:
+        text.decode()
         table = pj.read_json(
             pa.BufferReader(text), pj.ReadOptions(use_threads=False, block_size=len(text) + 1), parsing
         )
         if table.num_rows == len(values) and table.num_columns == 1:
             return table.column(0).combine_chunks()
         problem = "it is not one JSON value"
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         problem = str(error).splitlines()[0]
     _each(values, json.loads)
     raise MemberError(problem, 0)

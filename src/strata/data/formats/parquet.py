@@ -46,7 +46,10 @@ class Parquet:
         if rows[-1] != metadata.num_rows:
             problem = f"its row groups have {rows[-1]} rows, but its footer says {metadata.num_rows}"
             raise CorruptFileError(file.name, problem, kind=self.kind, part="footer")
-        return meta, tensors.decoded_schema(opened.schema_arrow)
+        try:
+            return meta, tensors.decoded_schema(opened.schema_arrow)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise _corrupt(file, error, "schema", None) from error
 
     merge = staticmethod(merge_equal)
 
@@ -79,7 +82,12 @@ class ParquetReader:
 
     def _decode(self, groups: list[int], columns: Sequence[str]) -> pa.Table:
         # Callers read from several threads, so more inside one read would only get in each other's way.
-        return self._opened.read_row_groups(groups, columns=list(columns), use_threads=False)
+        table = self._opened.read_row_groups(groups, columns=list(columns), use_threads=False)
+        for column in table.columns:
+            # Text that is no UTF-8 would break whoever looks at it; other types are right once they are decoded.
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                column.validate(full=True)
+        return table
 
     def _locate(self, groups: list[int], columns: Sequence[str], error: Exception) -> CorruptFileError:
         """Find which of the groups it is; reading one by one is slow, and here that does not matter."""
@@ -96,7 +104,7 @@ def _open(file: ByteFile, *, verify: bool) -> pq.ParquetFile:
         raise CorruptFileError(file.name, f"it has {file.size_bytes} bytes", kind="parquet", offset=0)
     try:
         return pq.ParquetFile(file.native(), page_checksum_verification=verify)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _corrupt(file, error, "footer", file.size_bytes - 8) from error
 
 

@@ -51,7 +51,7 @@ def walk_members(data: bytes | memoryview, start: int = 0) -> Iterator[Member]:
         if end > len(data):
             return
         if kind == b"L":
-            long_name = bytes(data[content : content + size]).rstrip(b"\0").decode("utf-8", "surrogateescape")
+            long_name = bytes(data[content : content + size]).rstrip(b"\0").decode("utf-8", "backslashreplace")
         elif kind == b"x":
             extended = _parse_extended(bytes(data[content : content + size]), position)
             long_name = extended.get("path", long_name)
@@ -92,7 +92,7 @@ def _name(header: bytes) -> str:
     # Only POSIX archives have the second half of a name there; GNU keeps times in its place.
     if prefix and header[257:263] == b"ustar\0":
         name = prefix + b"/" + name
-    return name.decode("utf-8", "surrogateescape")
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _parse_extended(data: bytes, offset: int) -> dict[str, str]:
@@ -105,6 +105,6 @@ def _parse_extended(data: bytes, offset: int) -> dict[str, str]:
             raise TarError("an extended header cannot be read", offset)
         line = data[position : position + int(length)]
         key, _, value = line[len(length) + 1 : -1].partition(b"=")
-        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "backslashreplace")
         position += int(length)
     return found

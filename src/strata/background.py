@@ -1,6 +1,6 @@
-"""The thread that saves and loads: one event loop of its own, beside whatever the training process runs.
+"""An event loop in a thread of its own, beside whatever the training process runs.
 
-Saves that are pending when the interpreter ends are waited for, for a bounded time.
+What is pending in one when the interpreter ends can be waited for, for a bounded time.
 """
 
 from __future__ import annotations
@@ -26,21 +26,36 @@ THREADS = 16
 
 
 class BackgroundLoop:
-    """An event loop in a daemon thread, started with the first work."""
+    """An event loop in a daemon thread, started with the first work. It does not survive a fork, and says so.
 
-    def __init__(self) -> None:
+    ``owner`` is what the error tells to make anew, such as "a Client".
+    """
+
+    def __init__(self, name: str, *, owner: str) -> None:
+        self._name = name
+        self._owner = owner
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._pid = os.getpid()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine there; the future belongs to whoever asked."""
-        return asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._started())
+        except RuntimeError:
+            work.close()
+            raise
+
+    def call_soon(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call something there; nothing waits for it."""
+        self._started().call_soon_threadsafe(callback, *arguments)
 
     def close(self) -> None:
-        """Stop the loop; work that is still under way is cancelled."""
+        """Stop the loop for good; work that is still under way is cancelled."""
         with self._lock:
+            self._closed = True
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None or self._pid != os.getpid():
             return
@@ -50,18 +65,22 @@ class BackgroundLoop:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._pid != os.getpid():
-                raise RuntimeError("a CheckpointManager does not survive a fork; make one in the new process")
+                raise RuntimeError(f"{self._owner} does not survive a fork; make one in the new process")
+            if self._closed:
+                raise RuntimeError(f"{self._owner} that was closed does nothing more; make a new one")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name="strata-checkpoint", daemon=True)
+                self._thread = threading.Thread(
+                    target=_run, args=(self._loop, self._name), name=self._name, daemon=True
+                )
                 self._thread.start()
             return self._loop
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run(loop: asyncio.AbstractEventLoop, name: str) -> None:
     asyncio.set_event_loop(loop)
     # On a small machine the default would be fewer threads than a restore has reads and digests under way.
-    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="strata-checkpoint"))
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix=name))
     try:
         loop.run_forever()
         pending = asyncio.all_tasks(loop)

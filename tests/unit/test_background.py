@@ -1,0 +1,45 @@
+"""An event loop in a thread of its own: it starts by itself, ends for good, and does not survive a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from strata.background import BackgroundLoop
+
+
+async def name_of_thread() -> str:
+    return threading.current_thread().name
+
+
+def test_work_runs_in_a_thread_of_that_name() -> None:
+    loop = BackgroundLoop("strata-test", owner="a Test")
+    try:
+        assert loop.submit(name_of_thread()).result(10) == "strata-test"
+        called = threading.Event()
+        loop.call_soon(called.set)
+        assert called.wait(10)
+    finally:
+        loop.close()
+
+
+def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
+    loop = BackgroundLoop("strata-test", owner="a Test")
+    waiting = loop.submit(asyncio.sleep(600))
+    loop.close()
+    with pytest.raises(CancelledError):
+        waiting.result(10)
+    with pytest.raises(RuntimeError, match="a Test that was closed does nothing more"):
+        loop.submit(name_of_thread())
+    loop.close()
+
+
+def test_in_a_forked_child_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = BackgroundLoop("strata-test", owner="a Test")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="a Test does not survive a fork; make one in the new process"):
+        loop.submit(name_of_thread())
