@@ -4,9 +4,9 @@ python -m benchmarks.data [--samples 40000] [--batch-sizes 256,32] [--rounds 3] 
                           [--with-mosaic] [--folder DIR] [--json FILE]
 
 Contestants take turns, each in a process of its own, on the same samples and batch size. Cold is opening and the first
-epoch with nothing in the page cache, imports not counted; warm is the epoch after it, in the same process. Memory is
-the peak beyond what the process had before, without that of worker processes. Mosaic has an environment of its own,
-because it needs a torchvision that fits no other torch.
+epoch with nothing in the page cache, imports and indexing not counted; warm is the epoch after it, in the same process.
+Memory is the peak beyond what the process had before, without that of worker processes. Mosaic has an environment of
+its own, because it needs a torchvision that fits no other torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MB = 1 << 20
 # Whose order is not shuffled is no peer, but the limit.
 LIMIT = "pyarrow in order"
 MOSAIC = Path(__file__).parent / "data_mosaic.py"
-MOSAIC_PACKAGES = ("mosaicml-streaming==0.13.0", "numpy<3")
+MOSAIC_PACKAGES = ("mosaicml-streaming==0.13.0", "torch")
+CONSTRAINTS = Path(__file__).parents[1] / "requirements" / "torch.txt"
 
 
 def main() -> None:
@@ -86,6 +87,10 @@ def _write(kind: str, folder: Path, samples: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{kind} could not be written:\n{done.stderr[-2000:]}")
+    if kind != "litdata":
+        # Peers with a format of their own index it when they write it.
+        index = [sys.executable, "-m", "strata", "data", "index", str(folder)]
+        subprocess.run(index, check=True, capture_output=True)
 
 
 def _measure(
@@ -128,7 +133,7 @@ def _print_ratios(found: dict[tuple[str, str], list[dict[str, float]]]) -> None:
 
 
 def _measure_resume(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Time from a saved position in the middle of an epoch to the first batch, and the same by skipping."""
+    """Time from a saved position in the middle of an epoch to the first batch, and the same by skipping; all open."""
     print("\nfirst batch after a restore at half of the epoch, batches of 256, data in the page cache")
     results = []
     for name in ("strata", "strata global", "strata, skipping", "torch + pyarrow, skipping"):
@@ -191,18 +196,15 @@ def _resume_one(name: str, folder: str, batch_size: str) -> None:
     for _ in itertools.islice(reference, half):
         pass
     state = reference.state_dict()
+    batches: Any = opened()
     if name.startswith("torch"):
-        importlib.import_module("torch.utils.data")
+        batches = CONTESTANTS["parquet"]["torch + pyarrow"](Path(folder), int(batch_size), 0)
     started = time.perf_counter()
-    if name.startswith("torch"):
-        batches = iter(CONTESTANTS["parquet"]["torch + pyarrow"](Path(folder), int(batch_size), 0))
+    if name.endswith("skipping"):
         next(itertools.islice(batches, half, None))
-    elif name.endswith("skipping"):
-        next(itertools.islice(opened(), half, None))
     else:
-        dataset = opened()
-        dataset.load_state_dict(state)
-        next(iter(dataset))
+        batches.load_state_dict(state)
+        next(iter(batches))
     print(json.dumps({"first_s": time.perf_counter() - started}))
 
 
@@ -213,7 +215,8 @@ def _prepare_mosaic(folder: Path, samples: int) -> Path:
     if not (home / "ready").exists():
         print(f"making an environment for mosaicml-streaming in {home}")
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([str(interpreter), "-m", "pip", "install", "-q", *MOSAIC_PACKAGES], check=True)
+        install = [str(interpreter), "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *MOSAIC_PACKAGES]
+        subprocess.run(install, check=True)
         (home / "ready").touch()
     subprocess.run([str(interpreter), str(MOSAIC), "write", str(folder), str(samples), "0"], check=True)
     return interpreter

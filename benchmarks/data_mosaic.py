@@ -11,11 +11,28 @@ import os
 import resource
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
-from streaming import MDSWriter, StreamingDataset
-from torch.utils.data import DataLoader
+
+
+class _StandIn(ModuleType):
+    """In place of torchvision, whose builds fit no torch but one: streaming imports it, and nothing here uses it."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+for _name in ("", ".datasets", ".datasets.vision", ".transforms", ".transforms.functional"):
+    _module = sys.modules[f"torchvision{_name}"] = _StandIn(f"torchvision{_name}")
+    _module.__spec__ = ModuleSpec(_module.__name__, None)
+
+from streaming import MDSWriter, StreamingDataset  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 SAMPLE_BYTES = 8_192
 

@@ -208,8 +208,8 @@ CONTESTANTS: dict[str, dict[str, Contestant]] = {
 
 # What each imports, which is done before the clock starts.
 MODULES = {
-    "strata": ("strata.data.dataset", "pyarrow.parquet"),
-    "strata global": ("strata.data.dataset", "pyarrow.parquet"),
+    "strata": ("strata.data.dataset", "strata.config", "pyarrow.parquet"),
+    "strata global": ("strata.data.dataset", "strata.config", "pyarrow.parquet"),
     "torch + pyarrow": ("torch.utils.data", "pyarrow.parquet"),
     "torch + mmap": ("torch.utils.data",),
     "pyarrow in order": ("pyarrow.parquet",),

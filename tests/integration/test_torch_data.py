@@ -18,6 +18,8 @@ pytestmark = [
     pytest.mark.part("torch"),
     # torch starts its workers by fork while the threads of a loader are there.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    # JAX says so as soon as another test has imported it; no worker here uses JAX.
+    pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning"),
     # There may be fewer cores than workers here.
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     # torchdata calls what torch no longer wants to be called.

@@ -90,6 +90,34 @@ class Columns:
         return cls(joined, sum(part.num_rows for part in parts))
 
     @classmethod
+    def gather(
+        cls,
+        parts: Sequence[Columns],
+        rows: Sequence[npt.NDArray[np.int64]],
+        places: Sequence[npt.NDArray[np.int64]],
+    ) -> Columns:
+        """Return ``rows[i]`` of each part, standing at ``places[i]`` of the result; the places are all of it."""
+        num_rows = sum(map(len, places))
+        order: npt.NDArray[np.int64] = np.empty(num_rows, dtype=np.int64)
+        order[np.concatenate(places)] = np.arange(num_rows)
+        gathered: dict[str, Column] = {}
+        for name in parts[0].names:
+            columns = [part[name] for part in parts]
+            arrays = [column for column in columns if isinstance(column, np.ndarray)]
+            if len(arrays) == len(columns) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+                # A part's rows go to their places while they are in the processor's cache; joining all of them first
+                # and then ordering them would move everything through memory once more.
+                whole = np.empty((num_rows, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+                for array, taken, at in zip(arrays, rows, places, strict=True):
+                    whole[at] = array.take(taken, axis=0)
+                gathered[name] = whole
+            else:
+                pieces = [cls._like({name: column}, len(column)) for column in columns]
+                joined = cls.concat([piece.take(taken) for piece, taken in zip(pieces, rows, strict=True)])
+                gathered[name] = joined.take(order)[name]
+        return cls._like(gathered, num_rows)
+
+    @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> Columns:
         """Return the columns of an Arrow table; fixed-width columns without nulls become NumPy, mostly without a copy.
 

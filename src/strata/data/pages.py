@@ -101,8 +101,11 @@ class PageReader:
         turn = int(samples[0]) % len(pieces)
         names = [*pieces][turn:] + [*pieces][:turn]
         pages = {shard: self._window.get(shard) for shard in names}
-        parts = [_take(pages[shard], samples[piece] - shard * size) for shard, piece in pieces.items()]
-        return interleave(parts, [*pieces.values()])
+        wanted = {shard: samples[piece] - shard * size for shard, piece in pieces.items()}
+        if all(page.kept is None for page in pages.values()):
+            parts = [pages[shard].columns for shard in pieces]
+            return Page(Columns.gather(parts, [*wanted.values()], [*pieces.values()]))
+        return interleave([_take(pages[shard], wanted[shard]) for shard in pieces], [*pieces.values()])
 
     def _read_shard(self, shard: int) -> Page:
         size = self._arrangement.shard_size
@@ -174,9 +177,10 @@ def _take(page: Page, places: Ints) -> Page:
 
 def interleave(parts: Sequence[Page], places: Sequence[Ints]) -> Page:
     """Return one page of several, given at which places of it the rows of each stand."""
-    joined = Columns.concat([part.columns for part in parts])
     if all(part.kept is None for part in parts):
-        return Page(joined.take(_invert(np.concatenate(places))))
+        columns = [part.columns for part in parts]
+        return Page(Columns.gather(columns, [np.arange(len(at)) for at in places], places))
+    joined = Columns.concat([part.columns for part in parts])
     there = [at if part.kept is None else at[part.kept] for part, at in zip(parts, places, strict=True)]
     standing = np.concatenate(there)
     return Page(joined.take(np.argsort(standing)), np.sort(standing))
@@ -185,9 +189,3 @@ def interleave(parts: Sequence[Page], places: Sequence[Ints]) -> Page:
 def span_places(spans: Spans) -> Ints:
     """Return all positions of rows (0, start, stop), one after the other."""
     return np.concatenate([np.arange(start, stop) for _, start, stop in spans.tolist()])
-
-
-def _invert(order: Ints) -> Ints:
-    inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order))
-    return inverse

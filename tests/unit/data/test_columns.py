@@ -69,6 +69,21 @@ def test_slicing_taking_and_joining_give_the_rows_asked_for(table: pa.Table, dat
         assert rows_of(columns.take(np.array(indices, dtype=np.int64))) == [rows[at] for at in indices]
 
 
+@given(table=tables(), data=st.data())
+def test_gathered_rows_stand_at_their_places(table: pa.Table, data: st.DataObject) -> None:
+    columns, rows = Columns.from_arrow(table), table.to_pylist()
+    if not rows:
+        return
+    parts = data.draw(st.lists(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=5), min_size=1, max_size=3))
+    total = sum(map(len, parts))
+    order = np.array(data.draw(st.permutations(range(total))), dtype=np.int64)
+    places = np.split(order, np.cumsum([len(part) for part in parts])[:-1])
+    wanted = [np.array(part, dtype=np.int64) for part in parts]
+    gathered = rows_of(Columns.gather([columns] * len(parts), wanted, places))
+    for part, at in zip(parts, places, strict=True):
+        assert [gathered[place] for place in at] == [rows[row] for row in part]
+
+
 @given(table=tables())
 def test_every_column_has_a_numpy_form_of_the_same_length(table: pa.Table) -> None:
     arrays = Columns.from_arrow(table).to_numpy()

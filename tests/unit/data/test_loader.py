@@ -244,7 +244,7 @@ def test_rows_that_cannot_be_read_may_be_skipped_and_are_named(order: str, shuff
     dataset = open_dataset(rows, batch_size=10, shard_size=10, order=order, shuffle=shuffle, on_error="skip")
     assert sorted(ids(dataset)) == [*range(50), *range(60, 100)]
     (skipped,) = dataset.skipped()
-    assert (skipped.file, skipped.first_row, skipped.num_rows) == ("part-0.bin", 50, 10)
+    assert (skipped.file, skipped.first_row, skipped.num_rows, skipped.start) == ("part-0.bin", 50, 10, 50)
     assert "row 57 is torn" in skipped.reason
     # They count as delivered: the epoch is over.
     assert dataset.state_dict()["epoch"] == 1
