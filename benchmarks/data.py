@@ -28,6 +28,7 @@ from typing import Any
 from benchmarks.data_peers import CONTESTANTS, MODULES, SAMPLE_BYTES, WRITERS, batch_length, drop_cache
 from benchmarks.measure import measure
 
+MILLION = 1_000_000
 MB = 1 << 20
 # Whose order is not shuffled is no peer, but the limit.
 LIMIT = "pyarrow in order"
@@ -77,6 +78,7 @@ def main() -> None:
             results += _measure(folder, formats, batch_size, workers, arguments, mosaic)
         if "parquet" in formats:
             results += _measure_resume(folder / "parquet", arguments.rounds)
+            results += _measure_deep_resume(folder, arguments.rounds)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 
@@ -143,6 +145,31 @@ def _measure_resume(folder: Path, rounds: int) -> list[dict[str, Any]]:
         ]
         print(f"  {name:28} {statistics.median(run['first_s'] for run in runs) * 1000:>9,.1f} ms")
         results.append({"format": "parquet", "name": f"resume: {name}", "runs": runs})
+    return results
+
+
+def _measure_deep_resume(folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """Time to open a token file of twelve million rows and get the first batch after ten million of them."""
+    from strata.data import open_dataset
+
+    path, length = folder / "tokens.bin", 64
+    with path.open("wb") as file:
+        file.truncate(12 * MILLION * length * 2)  # sparse: it takes no room
+    results = []
+    for order in ("sticky", "global"):
+        runs = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            options = {"dtype": "uint16", "sequence_length": length}
+            with open_dataset(path, batch_size=256, order=order, options=options) as dataset:
+                state = dataset.state_dict()
+                state |= {"position": 10 * MILLION} if order == "global" else {"consumed": [0, 10 * MILLION]}
+                dataset.load_state_dict(state)
+                next(iter(dataset))
+                runs.append({"first_s": time.perf_counter() - started})
+        first_s = statistics.median(run["first_s"] for run in runs)
+        print(f"  {f'{order}, after 10 million rows':28} {first_s * 1000:>9,.1f} ms, with opening")
+        results.append({"format": "tokens", "name": f"resume after 10 million: {order}", "runs": runs})
     return results
 
 
