@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class SaveHandle:
 
     ``bytes_done`` went to storage and are durable when the save ends, and ``blocked_s`` is how long the caller was held
     up. ``waits_for`` are the workers that a checkpoint of several still waits for, as last heard.
+    ``took_s`` is how long it took from the call to its end, once it ended well.
     """
 
     def __init__(self, step: int) -> None:
@@ -48,6 +50,8 @@ class SaveHandle:
         self.bytes_total = 0
         self.bytes_done = 0
         self.blocked_s = 0.0
+        self.took_s: float | None = None
+        self._began_s = time.monotonic()
         self.waits_for: tuple[str, ...] = ()
         self._future: Future[CheckpointInfo] = Future()
 
@@ -85,6 +89,7 @@ class SaveHandle:
         """Say that the checkpoint is committed, or its part durable; for the manager alone."""
         self.bytes_done = self.bytes_total
         self.phase = "committed" if info.committed else "written"
+        self.took_s = time.monotonic() - self._began_s
         self._future.set_result(info)
 
     def fail(self, error: BaseException, *, phase: Literal["failed", "skipped"] = "failed") -> None:

@@ -77,23 +77,18 @@ class _Saves:
     """Says how each save went, once it has ended."""
 
     def __init__(self) -> None:
-        self._under_way: dict[int, tuple[float, SaveHandle]] = {}
+        self._under_way: list[SaveHandle] = []
+        self._last: SaveHandle | None = None
 
     def follow(self, run: Run) -> None:
-        handle = run.last_save
-        now_s = time.monotonic()
-        if handle is not None and id(handle) not in self._under_way:
-            self._under_way[id(handle)] = now_s, handle
-        for key, (begun_s, each) in list(self._under_way.items()):
-            if each.done():
-                if each.error() is None and begun_s:
-                    _say(
-                        saved=each.step,
-                        size_bytes=each.bytes_total,
-                        took_s=now_s - begun_s,
-                        blocked_s=each.blocked_s,
-                    )
-                self._under_way[key] = 0.0, each
+        if run.last_save is not None and run.last_save is not self._last:
+            self._last = run.last_save
+            self._under_way.append(run.last_save)
+        ended = [each for each in self._under_way if each.done()]
+        self._under_way = [each for each in self._under_way if each not in ended]
+        for each in ended:
+            if each.took_s is not None:
+                _say(saved=each.step, size_bytes=each.bytes_total, took_s=each.took_s, blocked_s=each.blocked_s)
 
 
 def _say(**fields: Any) -> None:
