@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from strata.background import BackgroundLoop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -13,21 +14,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops: dict[int, BackgroundLoop] = {}
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and return what it returns; for any thread but the loop's own."""
-    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+    return _loop().submit(work).result()
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def _loop() -> BackgroundLoop:
     # By process: a fork copies the dictionary, but not the thread that the loop runs in.
     process = os.getpid()
     with _lock:
         if process not in _loops:
             _loops.clear()
-            loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="strata-data", daemon=True).start()
-            _loops[process] = loop
+            _loops[process] = BackgroundLoop("strata-data", owner="what reads data")
         return _loops[process]
