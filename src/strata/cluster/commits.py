@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata.cluster.commands import AckPart
-from strata.errors import StepTakenError
+from strata.errors import CheckpointAbortedError, StepTakenError
 
 # For so many steps that ended it is remembered which parts they had, for workers that could not hear how.
-MAX_REMEMBERED = 8
+MAX_REMEMBERED = 64
 
 
 @dataclass(slots=True)
@@ -99,6 +99,10 @@ class Commits:
                 return None  # its first reply was lost, and meanwhile all was well
             raise StepTakenError(command.job_id, command.step)
         if pending is None:
+            latest = self.latest()
+            if latest is not None and command.step < latest.step:
+                # What the model had seen by then cannot be told any more; or it ended so long ago that it is forgotten.
+                raise CheckpointAbortedError(command.step, f"step {latest.step} was committed before it began")
             pending = Pending(command.step, command.epoch, command.generation, workers, now_s)
             self.pending[command.step] = pending
         elif not pending.is_collecting and pending.generation != command.generation:

@@ -255,3 +255,16 @@ def test_a_checkpoint_that_nobody_can_commit_is_given_up_and_stays_so_after_a_re
     again = bench.restarted()
     assert again.cluster.snapshot() == bench.cluster.snapshot()
     assert progress(again, "b").phase == "aborted"
+
+
+def test_a_checkpoint_cannot_begin_behind_a_newer_one(bench: Bench) -> None:
+    """Its cut is gone; and one that was committed, deleted and forgotten must not be begun again by a late question."""
+    for step in (10, 20):
+        for worker in "abc":
+            ack(bench, worker, step=step)
+        commit(bench, step)
+    bench.apply(c.ForgetCheckpoints(steps=(10,)))
+    bench.job.commits._parts_of.pop(10)
+    with pytest.raises(CheckpointAbortedError, match="step 20 was committed before it began"):
+        ack(bench, "a", step=10)
+    assert bench.job.commits.pending == {}
