@@ -97,6 +97,7 @@ class Saver:
         try:
             image = draft.lend(self._pool)
             image.on_taken = handle.note_bytes
+            image.is_followed = write_behind
             if not write_behind:
                 draft.fill(self._pool, image)
                 handle.phase = "staged"

@@ -101,6 +101,7 @@ class StagedImage:
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
         self.on_taken: Callable[[int], None] = lambda end: None
+        self.is_followed = False
 
     def publish(self, ready_bytes: int, *, ended: bool = False, failure: BaseException | None = None) -> None:
         """Say how many bytes are final, or that no more will come."""
@@ -230,7 +231,8 @@ class StagingPool:
             for start in range(0, len(source), PIECE_BYTES)
         ]
         for span in _spans(pieces):
-            half = _split(span)
+            # Where the bytes are written meanwhile, the device sets the pace, and a second copier only disturbs it.
+            half = len(span) if image.is_followed else _split(span)
             other = self._threads.submit(_copy_pieces, target, span[half:]) if half < len(span) else None
             try:
                 _copy_pieces(target, span[:half])
