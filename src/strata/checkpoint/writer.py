@@ -76,6 +76,8 @@ class Writer:
         finally:
             # The thread reads the staged bytes, so they cannot be given back before it ends.
             await asyncio.wait([digests])
+            # Where the write failed, it has said why; the same from the digests is not news.
+            digests.exception()
         return digests.result()
 
     async def publish(self, manifest: Manifest) -> int:
