@@ -70,14 +70,7 @@ class RunDataset:
         dataset = open_dataset(rows, **options, dealer=None if team.client is None else redirect.take_plan)
         arrangement = dataset.plan.arrangement
         url = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
-        params = DatasetParams(
-            dataset_id=name or _name_of(url),
-            total_samples=arrangement.total_samples,
-            shard_size=arrangement.shard_size,
-            shuffle=arrangement.shuffle,
-            seed=arrangement.seed,
-            data_order=arrangement.order,
-        )
+        params = arrangement.params(name or _name_of(url))
         team.register(params, fingerprint=str(getattr(rows, "fingerprint", rows.num_rows)), url=url)
         opened = cls(params.dataset_id, rows, dataset, params, team, seat, block_size=block_size)
         if team.client is not None:
