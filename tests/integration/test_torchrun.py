@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points
@@ -21,23 +22,22 @@ from tests.testbed.process import DIE_WITH_PARENT
 
 pytestmark = [pytest.mark.part("torch"), pytest.mark.timeout(240)]
 
-# In its first life it trains until it is told to end, so that it can be killed in the middle.
+# Trains until it is told to end. What tells one life of a rank from the next is its process: torchrun counts a restart
+# only where a worker failed, and not where an agent saw a change among the nodes before its own worker did.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
-folder, life = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+folder = Path(sys.argv[1])
 dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-while True:
-    total = torch.ones(2)
-    total[1] = float(life > 0 or (folder / "end").exists())
-    dist.all_reduce(total)
-    (folder / f"life-{life}-rank-{rank}").write_text(f"{os.getpid()} {int(total[0])}")
-    if total[1] > 0:
-        break
+rank, ended = dist.get_rank(), torch.zeros(1)
+while not ended:
+    ended[0] = (folder / "end").exists()
+    dist.all_reduce(ended)
+    (folder / f"new-{rank}").write_text(f"{os.getpid()} {dist.get_world_size()}")
+    (folder / f"new-{rank}").replace(folder / f"rank-{rank}")
     time.sleep(0.02)
-(folder / f"done-{life}-rank-{rank}").touch()
+(folder / f"done-{rank}").write_text(str(os.getpid()))
 dist.destroy_process_group()
 """
 
@@ -66,13 +66,21 @@ class Nodes:
         self._stack.callback(_kill, agent)
         return agent
 
-    def pid_of(self, name: str) -> int:
-        """Return the process that wrote a file, when it is there."""
-        deadline_s = time.monotonic() + 100
-        while not (path := self.folder / name).exists() or not path.read_text():
-            assert time.monotonic() < deadline_s, self.logs()
+    def team(self, *, without: Collection[int] = (), size: int) -> list[int]:
+        """Return the processes of a round of this size, by rank, when all train and none is an old one."""
+        deadline_s = time.monotonic() + 150
+        while time.monotonic() < deadline_s:
+            found = [path.read_text().split() for path in sorted(self.folder.glob("rank-*"))[:size]]
+            if [world for _, world in found] == [str(size)] * size and not {int(pid) for pid, _ in found} & {*without}:
+                return [int(pid) for pid, _ in found]
             time.sleep(0.05)
-        return int(path.read_text().split()[0])
+        raise AssertionError(self.logs())
+
+    def end(self) -> None:
+        (self.folder / "end").touch()
+
+    def done(self) -> dict[str, int]:
+        return {path.name: int(path.read_text()) for path in self.folder.glob("done-*")}
 
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in self.folder.glob("agent-*.log"))
@@ -102,15 +110,15 @@ def test_two_nodes_train_through_a_killed_worker_and_a_killed_coordinator(
         service = serving.enter_context(coordinator.serving())
         nodes = Nodes(stack, tmp_path, coordinator.url)
         agents = [nodes.start(), nodes.start()]
-        worker = nodes.pid_of("life-0-rank-1")
+        first = nodes.team(size=2)
         os.kill(service.pid, signal.SIGKILL)
         serving.close()
-        os.kill(worker, signal.SIGKILL)
+        os.kill(first[1], signal.SIGKILL)
         stack.enter_context(coordinator.serving())
+        nodes.team(size=2, without=first)
+        nodes.end()
         assert [agent.wait(100) for agent in agents] == [0, 0], nodes.logs()
-        # On a slow machine the nodes may have missed each other once more while the coordinator was away.
-        done = {path.name for path in tmp_path.glob("done-*")}
-        assert any(done == {f"done-{life}-rank-0", f"done-{life}-rank-1"} for life in (1, 2, 3)), done
+        assert set(nodes.done()) == {"done-0", "done-1"}
 
 
 def test_a_run_survives_the_node_that_came_first_and_its_id_can_be_used_again(
@@ -120,21 +128,22 @@ def test_a_run_survives_the_node_that_came_first_and_its_id_can_be_used_again(
         stack.enter_context(coordinator.serving())
         nodes = Nodes(stack, tmp_path, coordinator.url)
         agents = [nodes.start("1:2"), nodes.start("1:2")]
-        first = nodes.pid_of("life-0-rank-0")
+        first = nodes.team(size=2)
         # The agent of rank 0 serves the store of the round: it dies with its worker, as a machine does.
-        lost = next(agent for agent in agents if first in children_of(agent.pid))
+        lost = next(agent for agent in agents if first[0] in children_of(agent.pid))
         (survivor,) = (agent for agent in agents if agent is not lost)
         os.kill(lost.pid, signal.SIGKILL)
-        os.kill(first, signal.SIGKILL)
+        os.kill(first[0], signal.SIGKILL)
+        nodes.team(size=1, without=first)
+        nodes.end()
         assert survivor.wait(150) == 0, nodes.logs()
-        for path in tmp_path.glob("*-rank-*"):
-            path.unlink()
-        (tmp_path / "end").touch()
+        done = nodes.done()
+        assert set(done) == {"done-0"}
         # Soon after its end a run still counts as closed; when its nodes have fallen silent, its id is free.
         deadline_s = time.monotonic() + 60
         while nodes.start("1").wait(60) != 0:
             assert time.monotonic() < deadline_s, nodes.logs()
-        assert {path.name for path in tmp_path.glob("done-*")} == {"done-0-rank-0"}
+        assert nodes.done() != done
 
 
 def test_a_second_writer_learns_what_the_first_wrote(coordinator: CoordinatorProcess) -> None:

@@ -120,6 +120,8 @@ class Commits:
     async def _see_through(self, ack: PartAck, ended: asyncio.Event, note: Callable[[tuple[str, ...]], None]) -> None:
         await self._acknowledge(ack)
         while True:
+            # An announcement between the answer and the wait must count, so it is forgotten before the question.
+            ended.clear()
             progress = await self._connection.ask(self._connection.own(c.AskCommit, step=ack.step, part=ack.report))
             assert isinstance(progress, CommitProgress)
             if progress.phase == "committed":
@@ -130,7 +132,6 @@ class Commits:
                 # The coordinator lost its journal, or so much has happened since that it forgot: its answer decides.
                 await self._acknowledge(ack)
             note(progress.missing)
-            ended.clear()
             try:
                 async with asyncio.timeout(ASK_AGAIN_S):
                     await ended.wait()

@@ -12,7 +12,8 @@ from typing import Any
 from strata.cluster.commands import AckPart
 from strata.errors import CheckpointAbortedError, StepTakenError
 
-# For so many steps that ended it is remembered which parts they had, for workers that could not hear how.
+# For so many steps that ended it is remembered which parts they had, for workers that could not hear how. A worker
+# takes part in each commit and has fewer saves uncommitted than this, so none of its own is forgotten while it waits.
 MAX_REMEMBERED = 64
 
 
