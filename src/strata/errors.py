@@ -43,6 +43,7 @@
     │   ├── RestoreTooLateError         the data of this generation was dealt already
     │   ├── CommitPendingError          a checkpoint is about to be committed: ask again for the restore point
     │   ├── StepTakenError              that step is committed, or about to be
+    │   ├── LastCheckpointError         a damaged checkpoint is the only one there is
     │   ├── PayloadTooLargeError        more than an exchange carries
     │   ├── BarrierTimeoutError         not everyone came in time
     │   ├── BarrierCancelledError       someone called it off
@@ -459,6 +460,18 @@ class StepTakenError(ClusterError):
         self.job_id = job_id
         self.step = step
         super().__init__(f"step {step} of job {job_id!r} has its checkpoint already; save at another step")
+
+
+class LastCheckpointError(ClusterError):
+    """A checkpoint cannot be restored, and there is no other one to go back to."""
+
+    def __init__(self, job_id: str, step: int) -> None:
+        self.job_id = job_id
+        self.step = step
+        super().__init__(
+            f"step {step} is the only checkpoint of job {job_id!r}, so there is none to go back to; "
+            "bring its files back from a copy, or begin a new job"
+        )
 
 
 class PayloadTooLargeError(ClusterError):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,7 +16,12 @@ import pytest
 
 from strata.checkpoint import CheckpointManager, Slice
 from strata.client.client import Client
-from strata.errors import CheckpointAbortedError, CheckpointNotFoundError, CheckpointTimeoutError
+from strata.errors import (
+    CheckpointAbortedError,
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
+    DamagedCheckpointError,
+)
 from tests.integration.test_coordinator_faults import Service, wait_until
 from tests.testbed.joint_worker import DEADLY_STEP, ROWS, STEPS
 
@@ -125,8 +131,8 @@ def joined(service: Service, folder: Path, *names: str, **options: object) -> It
         ]
 
 
-def part_of(rank: int, value: float) -> dict[str, object]:
-    return {"w": Slice(np.full(4, value), (8,), (rank * 4,)), f"own{rank}": rank}
+def part_of(rank: int, value: float, *, rows: int = 4) -> dict[str, object]:
+    return {"w": Slice(np.full(rows, value), (2 * rows,), (rank * rows,)), f"own{rank}": rank}
 
 
 def test_a_save_that_waits_in_vain_names_the_worker(service: Service, tmp_path: Path) -> None:
@@ -182,6 +188,55 @@ def test_all_workers_restore_the_same_step_also_from_a_coordinator_that_lost_its
         assert [each.step for each in restored] == [2, 2, 2]
         assert all(np.array_equal(each.data["w"], np.full(8, 2.0)) for each in restored)
         assert [checkpoint.step for checkpoint in service.job().checkpoints] == [1, 2]
+
+
+def flip_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "no manifest"])
+def test_all_workers_go_back_further_when_one_of_them_cannot_read_its_slice(
+    service: Service, tmp_path: Path, damage: str
+) -> None:
+    """torchtitan#4011, for many: whoever finds the damage, nobody trains on from another step than the others."""
+    folder = tmp_path / "c"
+    rows = 2**20
+
+    def save(managers: list[CheckpointManager], step: int, value: float) -> None:
+        parts = [part_of(rank, value, rows=rows) for rank in range(2)]
+        for handle in [each.save_background(part, step) for each, part in zip(managers, parts, strict=True)]:
+            assert handle.result(30).committed
+
+    with service.serving():
+        with joined(service, folder, "a", "b", delta=True) as managers:
+            save(managers, 1, 1.0)
+            save(managers, 2, 2.0)
+        newest = folder / "default/checkpoints/step_2"
+        if damage == "no manifest":
+            (newest / "metadata.json").unlink()
+        else:
+            flip_last_byte(next(newest.glob("model-00002-of-00002.*")))
+        with joined(service, folder, "a", "b", delta=True) as managers:
+            likes = [{"w": Slice(np.zeros(rows), (2 * rows,), (rank * rows,))} for rank in range(2)]
+            with ThreadPoolExecutor() as pool:
+                restored = list(pool.map(lambda each, like: each.load(like=like, only="w"), managers, likes))
+            assert any("step 2" in str(skipped) for each in restored for skipped in each.skipped)
+            # The one whose half was good may have had it before the other one spoke; it is told, and restores again.
+            assert [each.load(like=like).step for each, like in zip(managers, likes, strict=True)] == [1, 1]
+            # A delta does not point at what cannot be read, though its bytes would be the same.
+            save(managers, 3, 2.0)
+            assert np.array_equal(managers[0].load(3).data["w"], np.full(2 * rows, 2.0))
+
+
+def test_the_only_checkpoint_is_not_given_up_for_a_new_beginning(service: Service, tmp_path: Path) -> None:
+    with service.serving(), joined(service, tmp_path / "c", "a") as (manager,):
+        manager.save({"w": np.ones(4)}, 1)
+        flip_last_byte(next((tmp_path / "c/default/checkpoints/step_1").glob("model-*")))
+        with pytest.raises(DamagedCheckpointError, match="step 1 is damaged") as found:
+            manager.load()
+        assert "the only checkpoint of job 'default'" in found.value.__notes__[0]
 
 
 def test_saves_go_on_while_the_coordinator_is_away_and_are_committed_when_it_is_back(

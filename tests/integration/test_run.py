@@ -159,6 +159,28 @@ def test_a_coordinator_that_lost_everything_learns_from_the_checkpoints(tmp_path
         job.check_finished()
 
 
+@pytest.mark.parametrize("order", ["sticky", "global", "dynamic"])
+def test_a_checkpoint_that_storage_damaged_sends_all_back_to_the_one_before_it(
+    served: CoordinatorProcess, tmp_path: Path, order: str
+) -> None:
+    with Job(tmp_path, served.url, order=order) as job:
+        job.start("a", "b", WORLD_SIZE="2")
+        job.wait_for_step(18)
+        job.kill("a")
+        job.kill("b")
+        steps = (tmp_path / "checkpoints/default/checkpoints").glob("step_*/metadata.json")
+        newest = max((path.parent for path in steps), key=lambda path: int(path.name.removeprefix("step_")))
+        for part in newest.glob("model-*"):
+            part.write_bytes(part.read_bytes()[:-1] + b"!")
+        job.start("a", "b", WORLD_SIZE="2")
+        job.wait_until(lambda: bool(job.workers["a"].said), "it goes on")
+        assert 5 < job.workers["a"].said[0]["step"] <= int(newest.name.removeprefix("step_"))
+        job.check_finished()
+    for epoch in range(2):
+        audit = ask_audit(served.url, "default", "d", epoch=epoch)
+        assert (audit.missing.samples, audit.repeated.samples) == (0, 0)
+
+
 def test_the_same_script_runs_alone_and_survives_a_kill(tmp_path: Path) -> None:
     with Job(tmp_path, None, epochs=1, pace_s=0.01) as job:
         job.start("alone")

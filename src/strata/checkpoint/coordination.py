@@ -94,6 +94,13 @@ class CommitCoordinator(Protocol):
         """Make known what storage holds."""
         ...
 
+    def reject_checkpoint(self, step: int, reason: str) -> Future[None]:
+        """Make known that a committed step cannot be restored, so that all workers go back to an older one together.
+
+        Fails with LastCheckpointError if there is no other one.
+        """
+        ...
+
     def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
         """Make known what was deleted."""
         ...

@@ -19,6 +19,7 @@ from strata.checkpoint.restore import Restored, restore
 from strata.checkpoint.retention import Facts, Verdict, decide, find_debris, find_unneeded
 from strata.checkpoint.writer import Writer
 from strata.errors import (
+    CheckpointError,
     CheckpointExistsError,
     CheckpointNotFoundError,
     DamagedCheckpointError,
@@ -82,6 +83,8 @@ class Engine:
         # Told which steps were deleted, when they are.
         self.on_removed: Callable[[list[int]], Awaitable[None]] | None = None
         self._last: Manifest | None = None
+        # Newer than what was restored: of a history that nobody continues, and perhaps damaged.
+        self._abandoned: set[int] = set()
         self._saving: Counter[int] = Counter()
         self._reading: Counter[int] = Counter()
         self._pruning = asyncio.Lock()
@@ -206,14 +209,12 @@ class Engine:
             raise IncompleteCheckpointError(step, f"of {parts} parts these are missing: {shown}", missing=missing)
         return [reports[part] for part in range(parts)]
 
-    async def load(self, step: int | None, like: Any, only: Sequence[str]) -> Restored:
-        """Restore a step, or the newest one that is good."""
-        if step is not None:
-            return await self._load(step, like, only, [])
-        skipped: list[DamagedCheckpointError] = []
+    async def load_newest(self, like: Any, only: Sequence[str]) -> Restored:
+        """Restore the newest step that is good."""
+        skipped: list[CheckpointError] = []
         for newest in reversed(await self.catalog.steps()):
             try:
-                return await self._load(newest, like, only, skipped)
+                return await self.load(newest, like, only, skipped)
             except DamagedCheckpointError as error:
                 log.error("%s; falling back to an older checkpoint", error)  # noqa: TRY400 - the message says it all
                 skipped.append(error)
@@ -223,13 +224,16 @@ class Engine:
             raise skipped[0]
         raise CheckpointNotFoundError(None, path=self.directory)
 
-    async def _load(
-        self, step: int, like: Any, only: Sequence[str], skipped: Sequence[DamagedCheckpointError]
+    async def load(
+        self, step: int, like: Any, only: Sequence[str], skipped: Sequence[CheckpointError] = ()
     ) -> Restored:
+        """Restore a step; ``skipped`` says why it is not a newer one."""
         with _counted(self._reading, step):
             manifest = await self.catalog.read(step)
             reader = Reader(self.storage, self.directory, manifest, scratch=self._scratch)
             data = await restore(manifest, reader, like=like, only=only)
+            if self._delta:
+                self._abandoned = {newer for newer in await self.catalog.steps() if newer > step}
         self._last = manifest
         return Restored(
             data=data,
@@ -323,7 +327,7 @@ class Engine:
         # Of several writers only one commits, so what this one saw last may be long gone.
         parent = self._last if draft.parts == 1 else None
         if parent is None:
-            steps = await self.catalog.steps()
+            steps = [step for step in await self.catalog.steps() if step not in self._abandoned]
             try:
                 parent = await self.catalog.read(steps[-1]) if steps else None
             except (DamagedCheckpointError, CheckpointNotFoundError, UnknownFormatError):

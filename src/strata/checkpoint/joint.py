@@ -12,16 +12,19 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint import layout
 from strata.checkpoint.coordination import LEDGER, CommitRecord
 from strata.checkpoint.merge import merge_reports
 from strata.errors import (
+    CheckpointError,
     CheckpointExistsError,
+    CheckpointNotFoundError,
     ClusterError,
     DamagedCheckpointError,
     IncompleteCheckpointError,
+    LastCheckpointError,
     ObjectNotFoundError,
     StorageError,
 )
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.engine import Engine
     from strata.checkpoint.handle import CheckpointInfo, SaveHandle
     from strata.checkpoint.manifest import Manifest, PartRecord
+    from strata.checkpoint.restore import Restored
     from strata.checkpoint.saver import Saver
 
 log = logging.getLogger(__name__)
@@ -77,14 +81,28 @@ class JointCheckpoints:
         """Begin to delete reports, and what retention does not keep any more; from any thread."""
         self._saver.serve(self._clean_up(order))
 
-    async def restore_step(self) -> int | None:
-        """Return the step that all workers of the present generation restore."""
+    async def load(self, like: Any, only: Sequence[str]) -> Restored:
+        """Restore the step that all workers of the present generation do; if it cannot be, all go back further."""
         try:
             await asyncio.wrap_future(self._adopting)
         except (StorageError, ClusterError):
             # Without it a coordinator that is new would say that there is nothing, and all would begin anew.
             await self._adopt()
-        return await asyncio.wrap_future(self._coordinator.find_restore_point(timeout_s=RESTORE_WAIT_S))
+        skipped: list[CheckpointError] = []
+        while True:
+            step = await asyncio.wrap_future(self._coordinator.find_restore_point(timeout_s=RESTORE_WAIT_S))
+            if step is None:
+                raise CheckpointNotFoundError(None, path=self._engine.directory)
+            try:
+                return await self._engine.load(step, like, only, skipped)
+            except (DamagedCheckpointError, CheckpointNotFoundError) as error:
+                log.error("%s; all workers go back to an older checkpoint", error)  # noqa: TRY400 - it says it all
+                skipped.append(error)
+                try:
+                    await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, str(error)))
+                except LastCheckpointError as last:
+                    error.add_note(str(last))
+                    raise error from last
 
     async def _forget(self, steps: list[int]) -> None:
         """Tell the coordinator what was deleted; it goes on without if it cannot be told."""

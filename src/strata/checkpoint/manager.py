@@ -18,7 +18,7 @@ from strata.checkpoint.location import find_storage
 from strata.checkpoint.retention import GRACE_S, Best, RetentionPolicy, Verdict
 from strata.checkpoint.saver import SavePolicy, Saver, WhenBusy
 from strata.clock import Clock, SystemClock
-from strata.errors import CheckpointAbortedError, CheckpointNotFoundError, CheckpointTimeoutError, ClusterError
+from strata.errors import CheckpointAbortedError, CheckpointTimeoutError, ClusterError
 
 if TYPE_CHECKING:
     import os
@@ -231,11 +231,11 @@ class CheckpointManager:
         return await asyncio.wrap_future(self._saver.submit(self._load(step, like, _patterns(only))))
 
     async def _load(self, step: int | None, like: Any, only: tuple[str, ...]) -> Restored:
-        if step is None and self._joint is not None:
-            step = await self._joint.restore_step()
-            if step is None:
-                raise CheckpointNotFoundError(None, path=self._engine.directory)
-        return await self._engine.load(step, like, only)
+        if step is not None:
+            return await self._engine.load(step, like, only)
+        if self._joint is not None:
+            return await self._joint.load(like, only)
+        return await self._engine.load_newest(like, only)
 
     # Looking
 

@@ -26,7 +26,7 @@ BATCH_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A state as it was saved, and what was said about it. ``skipped`` are newer checkpoints that were damaged."""
+    """A state as it was saved, and what was said about it. ``skipped`` says which newer ones could not be."""
 
     data: Any
     step: int

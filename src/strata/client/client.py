@@ -145,6 +145,10 @@ class Client:
         """Make known what storage holds."""
         return self._background.submit(self._commits.adopt_checkpoints(records))
 
+    def reject_checkpoint(self, step: int, reason: str) -> Future[None]:
+        """Make known that a committed step cannot be restored; see ``CommitCoordinator``."""
+        return self._background.submit(self._commits.reject_checkpoint(step, reason))
+
     def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
         """Make known what was deleted."""
         return self._background.submit(self._commits.forget_checkpoints(steps))

@@ -98,6 +98,11 @@ class Commits:
         forget = c.ForgetCheckpoints(job_id=self._connection.job_id, steps=tuple(steps))
         await self._connection.ask(forget, timeout_s=TELL_TIMEOUT_S)
 
+    async def reject_checkpoint(self, step: int, reason: str) -> None:
+        """Make known that a committed step cannot be restored."""
+        reject = self._connection.own(c.RejectCheckpoint, step=step, reason=reason)
+        await self._connection.ask(reject, timeout_s=TELL_TIMEOUT_S)
+
     async def find_restore_point(self, *, timeout_s: float) -> int | None:
         """Return the step of the present generation; a commit that is about to happen is waited for."""
         pending: Exception | None = None

@@ -37,6 +37,7 @@ _HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
     c.ConfirmCommit: Job.confirm_commit,
     c.AskCommit: Job.ask_commit,
     c.GiveUpCheckpoint: Job.give_up_checkpoint,
+    c.RejectCheckpoint: Job.reject_checkpoint,
     c.AbortCheckpoint: Job.abort_checkpoint,
     c.AdoptCheckpoints: Job.adopt_checkpoints,
     c.ForgetCheckpoints: Job.forget_checkpoints,

@@ -225,6 +225,17 @@ class GiveUpCheckpoint(WorkerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectCheckpoint(WorkerCommand):
+    """A committed checkpoint cannot be restored, because storage lost it or damaged it: go back to an older one.
+
+    That is so in any generation, and ends the present one, so that all its workers restore the same one again.
+    """
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortCheckpoint(JobCommand):
     """Give a checkpoint up; made by :meth:`Cluster.due` when it takes too long, or by an operator."""
 

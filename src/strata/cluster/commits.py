@@ -68,6 +68,7 @@ class Commits:
     def __init__(self) -> None:
         self.pending: dict[int, Pending] = {}
         self.committed: dict[int, Committed] = {}
+        self.rejected: dict[int, str] = {}
         self._parts_of: dict[int, list[str]] = {}
         self._aborted: dict[int, tuple[list[str], str]] = {}
 
@@ -117,6 +118,7 @@ class Commits:
         if checkpoint.step in self.committed:
             return False
         self.committed[checkpoint.step] = checkpoint
+        self.rejected.pop(checkpoint.step, None)
         if pending is not None:
             self._parts_of[checkpoint.step] = sorted(part for part, _, _ in pending.parts.values())
             for step in sorted(self._parts_of)[:-MAX_REMEMBERED]:
@@ -134,6 +136,11 @@ class Commits:
             del self._aborted[old]
         return True
 
+    def reject(self, step: int, reason: str) -> None:
+        """Take a checkpoint that cannot be restored out of the index, and do not take it in again from a listing."""
+        del self.committed[step]
+        self.rejected[step] = reason
+
     def of_older_generations(self, generation: int) -> list[int]:
         """Return the steps that still collect parts of workers of an older generation, which will never come."""
         return [p.step for p in self.pending.values() if p.is_collecting and p.generation < generation]
@@ -144,6 +151,8 @@ class Commits:
         gone = [step for step in steps if step in self.committed and latest is not None and step != latest.step]
         for step in gone:
             del self.committed[step]
+        for step in steps:
+            self.rejected.pop(step, None)
         return gone
 
     def surplus(self, *, keep_count: int) -> list[int]:
@@ -155,6 +164,7 @@ class Commits:
         return {
             "committed": [[c.step, c.epoch, c.manifest, c.cursors] for _, c in sorted(self.committed.items())],
             "parts_of": [[step, parts] for step, parts in sorted(self._parts_of.items())],
+            "rejected": [[step, reason] for step, reason in sorted(self.rejected.items())],
             "aborted": [[step, parts, reason] for step, (parts, reason) in sorted(self._aborted.items())],
             "pending": [
                 {
@@ -175,6 +185,7 @@ class Commits:
         for row in record["committed"]:
             self.committed[row[0]] = Committed(*row)
         self._parts_of = dict(record["parts_of"])
+        self.rejected = dict(record.get("rejected", ()))
         self._aborted = {step: (parts, reason) for step, parts, reason in record.get("aborted", ())}
         for row in record["pending"]:
             parts = {worker: (part, size, digest) for worker, (part, size, digest) in row["parts"].items()}

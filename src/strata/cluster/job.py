@@ -26,6 +26,7 @@ from strata.errors import (
     CommitPendingError,
     DatasetConflictError,
     JobWaitingError,
+    LastCheckpointError,
     QuotaExceededError,
     RestoreTooLateError,
 )
@@ -223,9 +224,22 @@ class Job:
             return Done(), []
         return Done(), self._abort(command.step, f"{command.worker_id}: {command.reason}", now_s, even_writing=True)
 
+    def reject_checkpoint(self, command: c.RejectCheckpoint, now_s: float) -> Answer:
+        """Take a checkpoint that cannot be restored out of the index, and have all workers restore an older one."""
+        self.membership.check(command)
+        if command.step not in self.commits.committed:
+            return Done(), []  # another worker was faster
+        if len(self.commits.committed) == 1:
+            raise LastCheckpointError(self.job_id, command.step)
+        self.commits.reject(command.step, command.reason)
+        self._say(now_s, command.worker_id, "checkpoint rejected", f"step {command.step}: {command.reason}")
+        self.membership.begin_anew()
+        return Done(), self._new_generation(now_s, f"step {command.step} cannot be restored")
+
     def adopt_checkpoints(self, command: c.AdoptCheckpoints, now_s: float) -> Answer:
         """Take what a listing of storage shows into the index."""
-        effects = [effect for row in command.checkpoints for effect in self._commit(Committed(*row), now_s)]
+        found = [Committed(*row) for row in command.checkpoints if row[0] not in self.commits.rejected]
+        effects = [effect for checkpoint in found for effect in self._commit(checkpoint, now_s)]
         return Done(), effects
 
     def forget_checkpoints(self, command: c.ForgetCheckpoints, now_s: float) -> Answer:

@@ -166,6 +166,10 @@ class Membership:
         """Return the workers whose lease has ended."""
         return [member for member in self.present() if member.lease_until_s < now_s]
 
+    def begin_anew(self) -> None:
+        """Begin a generation of the same workers, who are to restore again."""
+        self.generation += 1
+
     def restart_leases(self, *, now_s: float) -> None:
         """Start every lease anew, after a restart of the coordinator: silence until now proves nothing."""
         for member in self.present():

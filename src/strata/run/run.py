@@ -275,7 +275,9 @@ class Run:
     def _load(self, state: State) -> Restored:
         try:
             return self.checkpoints.load(like=to_like(state))
-        except CheckpointNotFoundError:
+        except CheckpointNotFoundError as error:
+            if error.step is not None:
+                raise  # there was one, and it is lost: that is no beginning
             tree = to_tree(state)
             if self._team.client is None:
                 return Restored(data=tree, step=0, epoch=0, metadata={}, cursors={}, generation=self.generation)

@@ -43,6 +43,7 @@ COMMANDS: dict[type[JobCommand], str] = {
     commands.ConfirmCommit: "confirm_commit",
     commands.AskCommit: "ask_commit",
     commands.GiveUpCheckpoint: "give_up_checkpoint",
+    commands.RejectCheckpoint: "reject_checkpoint",
     commands.AbortCheckpoint: "abort_checkpoint",
     commands.AskForManifest: "ask_for_manifest",
     commands.ExpireBarrier: "expire_barrier",

@@ -10,7 +10,13 @@ import pytest
 from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.commits import CommitProgress
-from strata.errors import CheckpointAbortedError, CommitPendingError, StaleGenerationError, StepTakenError
+from strata.errors import (
+    CheckpointAbortedError,
+    CommitPendingError,
+    LastCheckpointError,
+    StaleGenerationError,
+    StepTakenError,
+)
 from tests.unit.cluster.conftest import Bench
 
 
@@ -268,3 +274,39 @@ def test_a_checkpoint_cannot_begin_behind_a_newer_one(bench: Bench) -> None:
     with pytest.raises(CheckpointAbortedError, match="step 20 was committed before it began"):
         ack(bench, "a", step=10)
     assert bench.job.commits.pending == {}
+
+
+def restore_step(bench: Bench, worker: str) -> int | None:
+    checkpoint = bench.say(c.AskRestorePoint, worker)[0].checkpoint
+    return None if checkpoint is None else int(checkpoint.step)
+
+
+def test_a_checkpoint_that_cannot_be_restored_sends_all_workers_back_to_an_older_one_together(bench: Bench) -> None:
+    for step in (10, 20):
+        commit(bench, step)
+    assert restore_step(bench, "a") == 20
+    generation = bench.job.membership.generation
+    (changed,) = bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped")[1]
+    assert isinstance(changed, e.GenerationChanged)
+    assert (changed.generation, changed.to) == (generation + 1, ("a", "b", "c"))
+    assert changed.reason == "step 20 cannot be restored"
+    # Whoever finds the same later ends no other generation.
+    assert bench.say(c.RejectCheckpoint, "c", step=20, reason="a byte flipped")[1] == []
+    assert [restore_step(bench, worker) for worker in "abc"] == [10, 10, 10]
+    # What it leads to may be saved again, and a listing of storage does not bring it back, also after a restart.
+    again = bench.restarted()
+    again.apply(c.AdoptCheckpoints(checkpoints=((10, 0, "m", "[]"), (20, 0, "m", "[]"))))
+    assert [restore_step(again, worker) for worker in "abc"] == [10, 10, 10]
+    commit(again, 30)
+    again.apply(c.ForgetCheckpoints(steps=(20,)))
+    commit(again, 40)
+    assert sorted(again.job.commits.committed) == [10, 30, 40]
+    assert again.job.commits.rejected == {}
+
+
+def test_the_only_checkpoint_is_not_rejected_because_nobody_may_begin_anew_by_mistake(bench: Bench) -> None:
+    commit(bench, 10)
+    before = bench.cluster.snapshot()
+    with pytest.raises(LastCheckpointError, match="step 10 is the only checkpoint"):
+        bench.say(c.RejectCheckpoint, "b", step=10, reason="a byte flipped")
+    assert bench.cluster.snapshot() == before
