@@ -89,6 +89,15 @@ def test_pin_prune_and_diff(where: Path) -> None:
     assert ckpt("pin", where, 1, "--remove").stdout == "step 1 is left to retention\n"
 
 
+def test_a_step_is_deleted_when_its_owner_means_it(where: Path) -> None:
+    assert ckpt("delete", where, 2).returncode == 1, "nobody said yes"
+    assert ckpt("ls", where).stdout.count("\n") == 4
+    assert ckpt("delete", where, 2, "--yes").stdout == "deleted step 2\n"
+    assert "there is no checkpoint of step 2" in ckpt("delete", where, 2, "--yes").stderr
+    ckpt("pin", where, 3)
+    assert "step 3 is pinned; unpin it first" in ckpt("delete", where, 3, "--yes").stderr
+
+
 def test_errors_are_one_line(where: Path) -> None:
     done = ckpt("show", where, 9)
     assert (done.returncode, done.stdout) == (1, "")

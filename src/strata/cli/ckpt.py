@@ -1,4 +1,4 @@
-"""``strata ckpt``: list, show, verify, export, pin, prune and compare checkpoints, on local paths and URLs."""
+"""``strata ckpt``: list, show, verify, export, pin, delete, prune and compare checkpoints, on local paths and URLs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.manager import CheckpointManager
     from strata.checkpoint.manifest import Manifest
 
-app = typer.Typer(help="List, show, verify, export, pin, prune and compare checkpoints.", no_args_is_help=True)
+app = typer.Typer(help="List, show, verify, export, pin, delete, prune and compare checkpoints.", no_args_is_help=True)
 
 Where = Annotated[str, typer.Argument(help="A directory, or a URL such as s3://bucket/prefix.", metavar="WHERE")]
 Step = Annotated[int, typer.Argument(help="The step of the checkpoint.", min=0)]
@@ -134,6 +134,22 @@ def pin(
         else:
             manager.pin(step, reason)
     sys.stdout.write(f"step {step} is {'left to retention' if remove else 'pinned'}\n")
+
+
+@app.command("delete")
+def delete(
+    where: Where,
+    step: Step,
+    *,
+    job: Job = "default",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete one checkpoint, also a damaged one, so that its step can be saved again."""
+    if not yes:
+        typer.confirm(f"delete step {step} of job {job} in {where}?", abort=True)
+    with _manage(where, job) as manager:
+        manager.delete(step)
+    sys.stdout.write(f"deleted step {step}\n")
 
 
 @app.command("prune")

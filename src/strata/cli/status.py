@@ -115,11 +115,7 @@ def _print_status(status: pb.Status) -> None:
         waits = f", waits for {job.waits_for} more workers" if job.waits_for else ""
         sys.stdout.write(f"job {job.job_id}: generation {job.generation}{waits}\n")
         print_table(
-            ("worker", "rank", "state", "step", "epoch", "last word"),
-            (
-                (w.worker_id, str(w.rank), w.state, str(w.step), str(w.epoch), f"{w.silent_s:.1f} s ago")
-                for w in job.workers
-            ),
+            ("worker", "rank", "state", "step", "epoch", "speed", "reports", "last word"), map(_row, job.workers)
         )
         for dataset in job.datasets:
             sys.stdout.write(
@@ -133,3 +129,22 @@ def _print_status(status: pb.Status) -> None:
             sys.stdout.write(f"checkpoint step {pending.step}: {what}\n")
         for checkpoint in job.checkpoints[-5:]:
             sys.stdout.write(f"checkpoint step {checkpoint.step}, epoch {checkpoint.epoch}: {checkpoint.manifest}\n")
+        for rejected in job.rejected:
+            sys.stdout.write(f"checkpoint step {rejected.step} cannot be restored: {rejected.reason}\n")
+
+
+def _row(worker: pb.WorkerStatus) -> tuple[str, ...]:
+    reports = dict(worker.resources)
+    step_s, samples_per_s = reports.pop("step_s", 0.0), reports.pop("samples_per_s", 0.0)
+    speed = [f"{1 / step_s:.3g} steps/s"] if step_s else []
+    speed += [f"{samples_per_s:,.0f} samples/s"] if samples_per_s else []
+    return (
+        worker.worker_id,
+        str(worker.rank),
+        worker.state,
+        str(worker.step),
+        str(worker.epoch),
+        ", ".join(speed),
+        ", ".join(f"{name} {value:.4g}" for name, value in sorted(reports.items())),
+        f"{worker.silent_s:.1f} s ago",
+    )

@@ -25,6 +25,7 @@ def _describe_job(job: Job, now_s: float) -> pb.JobStatus:
             silent_s=max(0.0, now_s - member.heard_s),
             address=member.address,
             gpu_count=member.gpu_count,
+            resources=member.resources,
         )
     for params in job.ledger.datasets.values():
         shards = params.order(epoch=0).num_shards
@@ -38,4 +39,6 @@ def _describe_job(job: Job, now_s: float) -> pb.JobStatus:
         convert.fill_checkpoint(status.checkpoints.add(), checkpoint)
     for _, pending in sorted(job.commits.pending.items()):
         status.pending.add(step=pending.step, writing=not pending.is_collecting, missing=pending.missing())
+    for step, reason in sorted(job.commits.rejected.items()):
+        status.rejected.add(step=step, reason=reason)
     return status

@@ -58,6 +58,7 @@ class Run:
         self._restored_step = 0
         self._reported_s = time.monotonic()
         self._samples = 0.0
+        self._metrics: dict[str, float] = {}
         self._is_save_due = False
         self._is_closed = False
         self.job_id = job_id
@@ -168,7 +169,8 @@ class Run:
         self._schedule.tick()
         step_s = self._schedule.step_s
         self._samples = 0.9 * self._samples + 0.1 * samples
-        self._note(WorkerState.TRAINING, step_s=step_s, samples_per_s=self._samples / max(step_s, 1e-9), **metrics)
+        self._metrics = {"step_s": step_s, "samples_per_s": self._samples / max(step_s, 1e-9), **metrics}
+        self._note(WorkerState.TRAINING)
         self._team.check(self._seat)
         if time.monotonic() - self._reported_s > REPORT_S:
             self._report_progress()
@@ -315,6 +317,6 @@ class Run:
         self._team.report(self._seat, progress)
         self._reported_s = time.monotonic()
 
-    def _note(self, state: WorkerState, **metrics: float) -> None:
+    def _note(self, state: WorkerState) -> None:
         epoch = max((dataset.epoch for dataset in self._datasets.values()), default=0)
-        self._team.note(state=state, step=self.step_number, epoch=epoch, resources=metrics)
+        self._team.note(state=state, step=self.step_number, epoch=epoch, resources=self._metrics)

@@ -610,7 +610,7 @@ class Status(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending")
+    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending", "rejected")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
@@ -619,6 +619,7 @@ class JobStatus(_message.Message):
     BARRIERS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     generation: int
     waits_for: int
@@ -627,10 +628,18 @@ class JobStatus(_message.Message):
     barriers: _containers.RepeatedCompositeFieldContainer[BarrierStatus]
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
     pending: _containers.RepeatedCompositeFieldContainer[PendingStatus]
-    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ...) -> None: ...
+    rejected: _containers.RepeatedCompositeFieldContainer[RejectedStatus]
+    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[RejectedStatus, _Mapping]]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count")
+    __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count", "resources")
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -639,6 +648,7 @@ class WorkerStatus(_message.Message):
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     rank: int
     state: str
@@ -647,7 +657,8 @@ class WorkerStatus(_message.Message):
     silent_s: float
     address: str
     gpu_count: int
-    def __init__(self, worker_id: _Optional[str] = ..., rank: _Optional[int] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., silent_s: _Optional[float] = ..., address: _Optional[str] = ..., gpu_count: _Optional[int] = ...) -> None: ...
+    resources: _containers.ScalarMap[str, float]
+    def __init__(self, worker_id: _Optional[str] = ..., rank: _Optional[int] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., silent_s: _Optional[float] = ..., address: _Optional[str] = ..., gpu_count: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class DatasetStatus(_message.Message):
     __slots__ = ("dataset_id", "total_samples", "total_shards")
@@ -680,6 +691,14 @@ class PendingStatus(_message.Message):
     writing: bool
     missing: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, step: _Optional[int] = ..., writing: _Optional[bool] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RejectedStatus(_message.Message):
+    __slots__ = ("step", "reason")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    reason: str
+    def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StreamEvents(_message.Message):
     __slots__ = ("job_id", "once")
