@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from strata.checkpoint.layout import PartLayout, plan_part
+from strata.checkpoint.layout import PartLayout, Planner
 from strata.checkpoint.manifest import Manifest, PartRecord, StoredSlice, StoredTensor
 from strata.checkpoint.tree import FlatState, flatten
 
@@ -91,6 +91,7 @@ class Draft:
 
 def make_draft(
     data: Any,
+    planner: Planner,
     *,
     job_id: str,
     step: int,
@@ -124,7 +125,7 @@ def make_draft(
         token=token,
         opaque=opaque,
         flat=flat,
-        plan=plan_part(flat.leaves) if flat is not None else None,
+        plan=planner.plan(flat.leaves) if flat is not None else None,
     )
 
 

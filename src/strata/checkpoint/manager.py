@@ -14,6 +14,7 @@ from strata.checkpoint.draft import make_draft
 from strata.checkpoint.engine import Engine
 from strata.checkpoint.handle import CheckpointInfo, SaveHandle
 from strata.checkpoint.joint import JointCheckpoints
+from strata.checkpoint.layout import Planner
 from strata.checkpoint.location import find_storage
 from strata.checkpoint.retention import GRACE_S, Best, RetentionPolicy, Verdict
 from strata.checkpoint.saver import SavePolicy, Saver, WhenBusy
@@ -92,6 +93,7 @@ class CheckpointManager:
             on_phase=on_phase or _ignore,
         )
         self.counters = self._saver.counters
+        self._planner = Planner()
         self._coordinator = coordinator
         self._joint: JointCheckpoints | None = None
         if coordinator is not None:
@@ -182,6 +184,7 @@ class CheckpointManager:
             part, parts, generation, token = seat.part, seat.parts, seat.generation, uuid.uuid4().hex[:8]
         draft = make_draft(
             data,
+            self._planner,
             job_id=self._job_id,
             step=step,
             epoch=epoch,

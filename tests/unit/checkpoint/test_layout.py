@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata.checkpoint import layout
 from strata.checkpoint.dtypes import DTYPES
-from strata.checkpoint.layout import plan_part
+from strata.checkpoint.layout import Planner, plan_part
 from strata.checkpoint.tree import flatten
 from tests.unit.checkpoint.states import STATES
 
@@ -28,6 +28,15 @@ def test_tensors_follow_each_other_without_holes_from_an_aligned_start(state: An
         end += place.nbytes
     assert end == plan.size_bytes
     assert plan == plan_part(flatten(state).leaves)
+
+
+@given(st.lists(STATES, min_size=2, max_size=4))
+def test_a_planner_remembers_and_is_never_wrong(states: list[Any]) -> None:
+    planner = Planner()
+    for state in states:
+        leaves = flatten(state).leaves
+        assert planner.plan(leaves) == plan_part(leaves)
+        assert planner.plan(flatten(state).leaves) is planner.plan(leaves)
 
 
 def test_the_header_is_json_padded_with_spaces() -> None:
