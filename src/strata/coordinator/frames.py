@@ -23,7 +23,8 @@ _DONE = pb.Reply(done=pb.Done()).SerializeToString()
 
 def read_command(message: pb.Command) -> JobCommand:
     """Return the command of a message, or raise ValueError."""
-    if message.HasField("heartbeat"):
+    kind = message.WhichOneof("kind")
+    if kind == "heartbeat":
         beat = message.heartbeat
         state = _STATES.get(beat.state)
         if state is not None:
@@ -34,9 +35,9 @@ def read_command(message: pb.Command) -> JobCommand:
                 state=state,
                 step=beat.step,
                 epoch=beat.epoch,
-                resources=dict(beat.resources),
+                resources=dict(beat.resources) if beat.resources else {},
             )
-    if message.HasField("arrive_at_barrier"):
+    if kind == "arrive_at_barrier":
         arrival = message.arrive_at_barrier
         return c.ArriveAtBarrier(
             job_id=arrival.job_id or "default",
