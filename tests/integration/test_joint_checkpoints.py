@@ -230,6 +230,18 @@ def test_all_workers_go_back_further_when_one_of_them_cannot_read_its_slice(
             assert np.array_equal(managers[0].load(3).data["w"], np.full(2 * rows, 2.0))
 
 
+def test_a_worker_that_looks_elsewhere_does_not_send_the_others_back(service: Service, tmp_path: Path) -> None:
+    with service.serving():
+        with joined(service, tmp_path / "c", "a") as (manager,):
+            for step in (1, 2):
+                manager.save({"w": np.full(4, step)}, step)
+        with joined(service, tmp_path / "elsewhere", "b") as (stray,):
+            with pytest.raises(CheckpointNotFoundError, match="no checkpoint of step 2") as found:
+                stray.load()
+            assert "do all workers use the same storage?" in found.value.__notes__[0]
+        assert [checkpoint.step for checkpoint in service.job().checkpoints] == [1, 2]
+
+
 def test_the_only_checkpoint_is_not_given_up_for_a_new_beginning(service: Service, tmp_path: Path) -> None:
     with service.serving(), joined(service, tmp_path / "c", "a") as (manager,):
         manager.save({"w": np.ones(4)}, 1)

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 READERS = 16
 RESTORE_WAIT_S = 120.0
+SEE_LOOKS = 10
+SEE_AGAIN_S = 0.5
 
 
 class JointCheckpoints:
@@ -94,8 +96,12 @@ class JointCheckpoints:
             if step is None:
                 raise CheckpointNotFoundError(None, path=self._engine.directory)
             try:
+                await self._see(step)
                 return await self._engine.load(step, like, only, skipped)
             except (DamagedCheckpointError, CheckpointNotFoundError) as error:
+                if isinstance(error, CheckpointNotFoundError) and not error.known:
+                    error.add_note("the job has checkpoints, and none is here: do all workers use the same storage?")
+                    raise
                 log.error("%s; all workers go back to an older checkpoint", error)  # noqa: TRY400 - it says it all
                 skipped.append(error)
                 try:
@@ -103,6 +109,13 @@ class JointCheckpoints:
                 except LastCheckpointError as last:
                     error.add_note(str(last))
                     raise error from last
+
+    async def _see(self, step: int) -> None:
+        """Wait a little for a manifest that another machine wrote: a shared file system may show it late."""
+        for _ in range(SEE_LOOKS):
+            if await self._engine.is_committed(step):
+                return
+            await asyncio.sleep(SEE_AGAIN_S)
 
     async def _forget(self, steps: list[int]) -> None:
         """Tell the coordinator what was deleted; it goes on without if it cannot be told."""
