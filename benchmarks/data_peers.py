@@ -1,7 +1,8 @@
 """The contestants of benchmarks/data.py: Strata and its peers, each going through the same samples in batches.
 
-A sample is a number and 8 KB of noise. Each contestant is a function of (folder, batch size, workers) that returns
-something to iterate; each iteration is one epoch, and each batch has to give ``len`` by :func:`batch_length`.
+A sample is a number and 8 KB of noise, or in CSV and JSON lines as many letters. Each contestant is a function of
+(folder, batch size, workers) that returns something to iterate; each iteration is one epoch, and each batch has to give
+``len`` by :func:`batch_length`.
 """
 
 from __future__ import annotations
@@ -35,16 +36,51 @@ def files_of(samples: int) -> list[tuple[int, int, int]]:
 
 def write_parquet(folder: Path, samples: int) -> None:
     """Write files with row groups of bytes of one length."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    for number, table in _tables(samples):
+        path = folder / f"{number}.parquet"
+        pq.write_table(table, path, row_group_size=BLOCK_ROWS, compression="none", use_dictionary=False)
+
+
+def write_arrow(folder: Path, samples: int) -> None:
+    """Write the same as Arrow files, in batches of as many rows."""
+    import pyarrow.feather as feather
+
+    for number, table in _tables(samples):
+        feather.write_feather(table, folder / f"{number}.arrow", compression="uncompressed", chunksize=BLOCK_ROWS)
+
+
+def _tables(samples: int) -> Iterator[tuple[int, Any]]:
+    import pyarrow as pa
 
     for number, first, count in files_of(samples):
         data = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(SAMPLE_BYTES), count, [None, pa.py_buffer(noise(number, first, count))]
         )
-        table = pa.table({"id": np.arange(first, first + count), "x": data})
-        path = folder / f"{number}.parquet"
-        pq.write_table(table, path, row_group_size=BLOCK_ROWS, compression="none", use_dictionary=False)
+        yield number, pa.table({"id": np.arange(first, first + count), "x": data})
+
+
+def write_csv(folder: Path, samples: int) -> None:
+    """Write lines of a number and letters."""
+    for number, first, count in files_of(samples):
+        with (folder / f"{number}.csv").open("w") as file:
+            file.write("id,x\n")
+            for at, text in enumerate(_texts(number, first, count), start=first):
+                file.write(f"{at},{text}\n")
+
+
+def write_jsonl(folder: Path, samples: int) -> None:
+    """Write objects with a number and letters."""
+    for number, first, count in files_of(samples):
+        with (folder / f"{number}.jsonl").open("w") as file:
+            for at, text in enumerate(_texts(number, first, count), start=first):
+                file.write(f'{{"id": {at}, "x": "{text}"}}\n')
+
+
+def _texts(number: int, first: int, count: int) -> Iterator[str]:
+    for row in noise(number, first, count):
+        yield (row % 26 + 97).tobytes().decode()
 
 
 def write_npy(folder: Path, samples: int) -> None:
@@ -92,6 +128,9 @@ class _LitdataFile:
 
 WRITERS: dict[str, Callable[[Path, int], None]] = {
     "parquet": write_parquet,
+    "arrow": write_arrow,
+    "csv": write_csv,
+    "jsonl": write_jsonl,
     "npy": write_npy,
     "tar": write_tar,
     "litdata": write_litdata,
@@ -125,25 +164,42 @@ def pyarrow_in_order(folder: Path, batch_size: int, workers: int) -> Batches:
     return InOrder()
 
 
-def torch_pyarrow(folder: Path, batch_size: int, workers: int) -> Batches:
+def _reader_of(kind: str) -> Callable[[Path], Any]:
+    from pyarrow import csv, feather, json, parquet
+
+    return {
+        "parquet": parquet.read_table,
+        "arrow": feather.read_table,
+        "csv": csv.read_csv,
+        "jsonl": json.read_json,
+    }[kind]
+
+
+def torch_pyarrow(folder: Path, batch_size: int, workers: int, *, kind: str = "parquet") -> Batches:
     """A plain torch DataLoader: files in a random order, rows shuffled within each file."""
-    import pyarrow.parquet as pq
     import torch
     from torch.utils.data import IterableDataset, get_worker_info
+
+    read = _reader_of(kind)
 
     class ByFile(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
             info = get_worker_info()
             rng = np.random.default_rng()
-            files = rng.permutation(sorted(folder.glob("*.parquet"))).tolist()
+            files = rng.permutation(sorted(folder.glob(f"*.{kind}"))).tolist()
             for path in files[info.id :: info.num_workers] if info else files:
-                table = pq.read_table(path)
+                table = read(path)
                 shuffled = table.take(rng.permutation(len(table))).combine_chunks()
                 ids, x = shuffled["id"].to_numpy(), shuffled["x"].chunk(0)
-                rows = np.frombuffer(x.buffers()[1], dtype=np.uint8).reshape(-1, SAMPLE_BYTES).copy()
                 for at in range(0, len(table), batch_size):
                     part = slice(at, at + batch_size)
-                    yield {"id": torch.from_numpy(ids[part].copy()), "x": torch.from_numpy(rows[part])}
+                    yield {"id": torch.from_numpy(ids[part].copy()), "x": _values(x[part])}
+
+    def _values(x: Any) -> Any:
+        if kind in ("csv", "jsonl"):
+            return x.to_pylist()
+        rows = np.frombuffer(x.buffers()[1], dtype=np.uint8).reshape(-1, SAMPLE_BYTES)
+        return torch.from_numpy(rows[x.offset : x.offset + len(x)].copy())
 
     return _torch_loader(ByFile(), None, workers)
 
@@ -200,6 +256,9 @@ CONTESTANTS: dict[str, dict[str, Contestant]] = {
         "torch + pyarrow": torch_pyarrow,
         "pyarrow in order": pyarrow_in_order,
     },
+    "arrow": {"strata": strata, "torch + pyarrow": partial(torch_pyarrow, kind="arrow")},
+    "csv": {"strata": strata, "torch + pyarrow": partial(torch_pyarrow, kind="csv")},
+    "jsonl": {"strata": strata, "torch + pyarrow": partial(torch_pyarrow, kind="jsonl")},
     "npy": {"strata": strata, "strata global": partial(strata, order="global"), "torch + mmap": torch_npy},
     "tar": {"strata": strata, "webdataset": webdataset},
     "litdata": {"litdata": litdata},
@@ -210,7 +269,7 @@ CONTESTANTS: dict[str, dict[str, Contestant]] = {
 MODULES = {
     "strata": ("strata.data.dataset", "strata.config", "pyarrow.parquet"),
     "strata global": ("strata.data.dataset", "strata.config", "pyarrow.parquet"),
-    "torch + pyarrow": ("torch.utils.data", "pyarrow.parquet"),
+    "torch + pyarrow": ("torch.utils.data", "pyarrow.parquet", "pyarrow.feather", "pyarrow.csv", "pyarrow.json"),
     "torch + mmap": ("torch.utils.data",),
     "pyarrow in order": ("pyarrow.parquet",),
     "webdataset": ("torch.utils.data", "webdataset"),

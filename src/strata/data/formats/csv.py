@@ -111,7 +111,7 @@ class Csv:
         file: ByteFile,
         offset: int,
         row: int,
-        data: bytes,
+        data: bytes | pa.Buffer,
         names: Sequence[str],
         columns: Sequence[str],
         types: dict[str, pa.DataType],
@@ -144,7 +144,7 @@ class CsvReader:
         meta = self._meta
         first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
         begin = int(meta.block_offsets[first])
-        data = self._file.read(begin, meta.block_end(int(last)) - begin).to_pybytes()
+        data = self._file.read(begin, meta.block_end(int(last)) - begin)
         types = {name: self._schema.field(name).type for name in columns}
         table = self._format._parse(self._file, begin, start, data, self._schema.names, columns, types)
         if table.num_rows != stop - start:
