@@ -179,7 +179,7 @@ class CheckpointManager:
             if generation not in (None, seat.generation):
                 reason = f"generation {generation} is over, it is {seat.generation} now"
                 return self._saver.refuse(step, CheckpointAbortedError(step, reason))
-            part, parts, generation, token = seat.part, seat.parts, seat.generation, uuid.uuid4().hex[:8]
+            part, parts, generation, token = seat.rank, seat.world_size, seat.generation, uuid.uuid4().hex[:8]
         draft = make_draft(
             data,
             job_id=self._job_id,

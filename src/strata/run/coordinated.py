@@ -16,6 +16,7 @@ from strata.client.client import Client
 from strata.client.connection import parse_address
 from strata.cluster import commands as c
 from strata.cluster.replies import Hand, KeyValue, Reply
+from strata.cluster.seat import Seat
 from strata.data.dataset import Plan
 from strata.data.dealer import Dealer
 from strata.data.skips import SkippedRows
@@ -33,7 +34,7 @@ from strata.errors import (
     WorldSizeError,
 )
 from strata.run.blocks import cut_blocks
-from strata.run.team import Progress, Seat
+from strata.run.team import Progress
 from strata.sharding import DataOrder, DatasetParams
 from strata.sharding.cursor import Spans
 
@@ -72,7 +73,7 @@ class CoordinatedTeam:
         self.client = Client(url, worker_id, job_id=job_id, preferred_rank=rank)
 
     def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
-        """Return the place in the present generation, when the job has as many workers as it needs."""
+        """Return the seat in the present generation, when the job has as many workers as it needs."""
         deadline_s = time.monotonic() + self._timeout_s
         gathered_s = time.monotonic() + GATHER_S
         told = ""
@@ -91,7 +92,7 @@ class CoordinatedTeam:
             if not missing and self._is_young(heard.generation) and time.monotonic() < gathered_s:
                 missing = max(0, (self._world_size or 0) - heard.world_size)
             if not missing:
-                return Seat(heard.rank, heard.world_size, heard.generation)
+                return heard.seat
             if told != (told := f"{heard.world_size} of {heard.world_size + missing}"):
                 log.info("job %s waits for its workers: %s are here", self._job_id, told)
             if is_told_to_stop():

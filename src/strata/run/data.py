@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from strata.checkpoint.coordination import LEDGER
+from strata.cluster.seat import Seat
 from strata.data.batches import Batch
 from strata.data.dataset import Dataset, Plan, open_dataset
 from strata.data.dealer import Dealer
 from strata.data.rows import Rows, open_rows
 from strata.data.skips import SkippedRows
-from strata.run.team import Progress, Seat, Team
+from strata.run.team import Progress, Team
 from strata.sharding import DataOrder, DatasetParams, cursor_from_json
 from strata.sharding.cursor import Spans
 

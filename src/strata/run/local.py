@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from strata.cluster.seat import Seat
 from strata.data.dataset import Plan
 from strata.data.dealer import Dealer
 from strata.data.skips import SkippedRows
-from strata.run.team import Progress, Seat
+from strata.run.team import Progress
 from strata.sharding import DatasetParams
 
 

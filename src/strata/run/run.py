@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
 from strata.cluster.commands import WorkerState
+from strata.cluster.seat import Seat
 from strata.errors import (
     CheckpointError,
     CheckpointExistsError,
@@ -28,7 +29,7 @@ from strata.run.schedule import MEET_TIMEOUT_S, Schedule
 from strata.run.state import State, has_slices, put_back, spread, to_like, to_tree
 from strata.run.steps import Step, go_through
 from strata.run.stopping import StopSignal
-from strata.run.team import Seat, Team
+from strata.run.team import Team
 
 log = logging.getLogger(__name__)
 

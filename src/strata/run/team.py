@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from strata.client.client import Client
+    from strata.cluster.seat import Seat
     from strata.data.dataset import Plan
     from strata.data.dealer import Dealer
     from strata.data.skips import SkippedRows
     from strata.sharding import DatasetParams
     from strata.sharding.cursor import Spans
-
-
-class Seat(NamedTuple):
-    """A worker's place in one generation of its job."""
-
-    rank: int
-    world_size: int
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +35,7 @@ class Team(Protocol):
         ...
 
     def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
-        """Return the place in the present generation, when the job has as many workers as it needs.
+        """Return the seat in the present generation, when the job has as many workers as it needs.
 
         A worker that is told to stop while it waits ends its process.
         """
