@@ -167,7 +167,7 @@ class Ledger:
         if dataset_id not in self._assigned:
             if dataset_id not in self.datasets:
                 raise UnknownDatasetError(dataset_id, known=self.datasets)
-            num_shards = self.datasets[dataset_id].order(epoch=0).num_shards
+            num_shards = self.datasets[dataset_id].num_shards
             self._assigned[dataset_id] = assign(dataset_id, num_shards, workers, self._assignments.get(dataset_id))
         return self._assigned[dataset_id]
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from strata.data.arrangement import Arrangement
 from strata.data.position import Position, Row
+from strata.sharding.arrangement import Arrangement
 from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, span_positions, spans_of
 from strata.sharding.order import EpochOrder
 
@@ -84,7 +84,7 @@ class LocalDealer:
 
     def deal(self, epoch: int) -> Iterator[Spans]:
         """Yield what is left of the epoch for this share."""
-        cursor, order, share = self._position.cursor(epoch), self._arrangement.epoch_order(epoch), self._share
+        cursor, order, share = self._position.cursor(epoch), self._arrangement.order(epoch=epoch), self._share
         origin = self._position.origin(epoch)
         if isinstance(cursor, GlobalCursor):
             assert isinstance(origin, GlobalCursor)
@@ -155,7 +155,7 @@ class SharedDealer:
         with self._lock:
             if epoch not in self._left:
                 cursor = self._origin.cursor(epoch)
-                order = self._arrangement.epoch_order(epoch)
+                order = self._arrangement.order(epoch=epoch)
                 spans = spans_of(order, cursor.remaining(order))
                 self._left[epoch] = deque(tuple(row) for row in spans.tolist())
             left = self._left[epoch]
@@ -178,7 +178,7 @@ class _Member:
             cursor = self._position.cursor(epoch)
             assert isinstance(cursor, StickyCursor)
             rows = np.array(dealt, dtype=np.int64)
-            yield _without(rows, cursor, self._arrangement.epoch_order(epoch))
+            yield _without(rows, cursor, self._arrangement.order(epoch=epoch))
         while (row := self._shared.take(epoch)) is not None:
             dealt.append(row)
             yield np.array([row], dtype=np.int64)

@@ -261,7 +261,7 @@ class Mixture:
             "seed": seed,
             "weights": list(draws.weights),
             "when_exhausted": when_exhausted,
-            "datasets": [dataset.plan.arrangement.fingerprint() for dataset in datasets],
+            "datasets": [dataset.plan.fingerprint() for dataset in datasets],
         }
         cut = {"global_batch_size": plan.global_batch_size, "drop_last": plan.options.drop_last}
         skips = Skips() if plan.on_error == "skip" else None

@@ -35,7 +35,7 @@ from strata.errors import (
 )
 from strata.run.blocks import cut_blocks
 from strata.run.team import Progress
-from strata.sharding import DataOrder, DatasetParams
+from strata.sharding import DatasetParams
 from strata.sharding.cursor import Spans
 
 log = logging.getLogger(__name__)
@@ -119,18 +119,7 @@ class CoordinatedTeam:
 
     def register(self, params: DatasetParams, *, fingerprint: str, url: str) -> None:
         """Make a dataset known, or raise if the job knows another one by that name."""
-        self.client.ask(
-            c.RegisterDataset(
-                job_id=self._job_id,
-                dataset_id=params.dataset_id,
-                total_samples=params.total_samples,
-                shard_size=params.shard_size,
-                shuffle=params.shuffle,
-                seed=params.seed,
-                data_order=params.data_order,
-            ),
-            timeout_s=self._timeout_s,
-        )
+        self.client.ask(c.RegisterDataset(job_id=self._job_id, **params.to_json()), timeout_s=self._timeout_s)
         known = c.SetKey(
             job_id=self._job_id,
             key=f"dataset/{params.dataset_id}",
@@ -234,7 +223,7 @@ class CoordinatedDealer:
         ticket = 1
         self.empty_batches = 0
         while len(spans := self._team.take_hand(self._seat, self._params.dataset_id, epoch, ticket)):
-            if self._params.data_order is DataOrder.GLOBAL:
+            if self._params.is_global:
                 for _, start, stop in spans.tolist():
                     rows = cut_blocks(
                         start,

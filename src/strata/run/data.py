@@ -19,7 +19,7 @@ from strata.data.dealer import Dealer
 from strata.data.rows import Rows, open_rows
 from strata.data.skips import SkippedRows
 from strata.run.team import Progress, Team
-from strata.sharding import DataOrder, DatasetParams, cursor_from_json
+from strata.sharding import DatasetParams, cursor_from_json
 from strata.sharding.cursor import Spans
 
 # Options that say how files are read; all others say how batches are made of their rows.
@@ -69,9 +69,8 @@ class RunDataset:
         how = {name: options.pop(name) for name in _READING if name in options}
         rows = open_rows(source, **how) if isinstance(source, str | os.PathLike) else source
         dataset = open_dataset(rows, **options, dealer=None if team.client is None else redirect.take_plan)
-        arrangement = dataset.plan.arrangement
         url = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
-        params = arrangement.params(name or _name_of(url))
+        params = DatasetParams.of(dataset.plan.arrangement, name or _name_of(url))
         team.register(params, fingerprint=str(getattr(rows, "fingerprint", rows.num_rows)), url=url)
         opened = cls(params.dataset_id, rows, dataset, params, team, seat, block_size=block_size)
         if team.client is not None:
@@ -92,7 +91,7 @@ class RunDataset:
     @property
     def is_even(self) -> bool:
         """Whether all workers get as many batches of an epoch."""
-        return self._params.data_order is DataOrder.GLOBAL
+        return self._params.is_global
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this worker's batches; in global order some may be empty, so that all workers get as many."""
