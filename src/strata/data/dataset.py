@@ -146,7 +146,7 @@ class Dataset:
 
         Only where work comes from a dealer that wants to know; see :meth:`state_dict` otherwise.
         """
-        return self._loader.delivered()
+        return self._position.take_delivered()
 
     def skipped(self) -> list[SkippedRows]:
         """Return the rows that could not be read so far and were left out; they count as delivered."""

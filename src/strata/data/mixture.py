@@ -121,9 +121,6 @@ class _MixturePosition:
         """Keep where the epoch ends, once it is known."""
         self._end = end
 
-    def take_delivered(self) -> list[tuple[int, Spans]]:
-        raise NotImplementedError("a mixture is not dealt by a coordinator; its position is in state_dict()")
-
     def to_state(self) -> State:
         drawn = self._tally.at(self._epoch, self.position)
         return {

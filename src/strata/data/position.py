@@ -45,10 +45,6 @@ class Tracker(Protocol):
         """Go on to the epoch after this one."""
         ...
 
-    def take_delivered(self) -> list[tuple[int, Spans]]:
-        """Return what was delivered since the last call."""
-        ...
-
     def to_state(self) -> State:
         """Return the position as values that JSON can hold."""
         ...
