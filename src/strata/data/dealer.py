@@ -12,8 +12,9 @@ import numpy as np
 
 from strata.data.position import Position, Row
 from strata.sharding.arrangement import Arrangement
-from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, span_positions, spans_of
+from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, span_ranges, spans_of
 from strata.sharding.order import EpochOrder
+from strata.sharding.ranges import RangeSet
 
 # How many global batches are cut at a time: enough that arrays pay, few enough that the first comes at once.
 _CHUNK_BATCHES = 512
@@ -186,4 +187,4 @@ class _Member:
 
 def _without(spans: Spans, cursor: StickyCursor, order: EpochOrder) -> Spans:
     """Return what of the spans the cursor leaves."""
-    return spans_of(order, span_positions(order, spans).intersection(cursor.remaining(order)))
+    return spans_of(order, RangeSet(*span_ranges(order, spans)).intersection(cursor.remaining(order)))

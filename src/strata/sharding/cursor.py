@@ -6,7 +6,7 @@ positions; what is left is its complement, and can be dealt to whoever is there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -142,26 +142,31 @@ def cursor_from_json(record: object) -> GlobalCursor | StickyCursor:
     raise DamagedRecordError("cursor", f"{str(record)[:80]!r} has not the fields of a global or a sticky cursor")
 
 
+def check_spans(order: EpochOrder, spans: Iterable[tuple[int, int, int]]) -> None:
+    """Raise ValueError unless each span (shard, start, stop) lies in its shard.
+
+    Numbers and not arrays, because every report of a worker is checked, and has one span or two.
+    """
+    # Positions of the whole epoch are those of one shard that has all samples.
+    size = order.shard_size if order.window_shards == 1 else order.total_samples
+    for shard, start, stop in spans:
+        if not 0 <= shard * size < order.total_samples:
+            raise ValueError(f"shard {shard} of a dataset that has 0 to {-(-order.total_samples // size) - 1}")
+        length = min(size, order.total_samples - shard * size)
+        if not 0 <= start <= stop <= length:
+            raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {length}")
+
+
+def span_ranges(order: EpochOrder, spans: Spans) -> tuple[Ints, Ints]:
+    """Return where each of the rows (shard, start, stop) starts and stops in the epoch."""
+    begins = order.begins_of(order.ranks_of(spans[:, 0])) if order.window_shards == 1 else 0
+    return begins + spans[:, 1], begins + spans[:, 2]
+
+
 def span_positions(order: EpochOrder, spans: Spans) -> RangeSet:
     """Return the positions of rows (shard, start, stop), which must lie in their shards and not overlap."""
-    shards, starts, stops = spans.T
-    if len(shards) == 0:
-        return RangeSet()
-    if order.window_shards > 1:
-        if shards.any() or starts.min() < 0 or (stops < starts).any() or stops.max() > order.total_samples:
-            raise ValueError(f"spans that are not (0, start, stop) of an epoch of {order.total_samples} samples")
-        return _disjoint(starts, stops)
-    if shards.min() < 0 or shards.max() >= order.num_shards:
-        raise ValueError(f"shards {shards.min()} to {shards.max()} of a dataset that has 0 to {order.num_shards - 1}")
-    wrong = (starts < 0) | (stops < starts) | (stops > order.lengths_of(shards))
-    if wrong.any():
-        shard, start, stop = spans[wrong][0].tolist()
-        raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {order.lengths_of(shards)[wrong][0]}")
-    begins = order.begins_of(order.ranks_of(shards))
-    return _disjoint(begins + starts, begins + stops)
-
-
-def _disjoint(starts: Ints, stops: Ints) -> RangeSet:
+    check_spans(order, spans.tolist())
+    starts, stops = span_ranges(order, spans)
     positions = RangeSet(starts, stops)
     if positions.count != (stops - starts).sum():
         raise ValueError("the spans overlap; give each sample once")

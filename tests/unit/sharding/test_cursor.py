@@ -190,8 +190,8 @@ def test_a_sample_cannot_be_consumed_twice() -> None:
 @pytest.mark.parametrize(
     ("span", "message"),
     [
-        ((10, 0, 1), "shards 10 to 10 of a dataset that has 0 to 9"),
-        ((-1, 0, 1), "shards -1 to -1"),
+        ((10, 0, 1), "shard 10 of a dataset that has 0 to 9"),
+        ((-1, 0, 1), "shard -1 of a dataset"),
         ((0, -1, 1), "samples -1 to 1 of shard 0, which has 10"),
         ((0, 5, 2), "samples 5 to 2 of shard 0, which has 10"),
         ((9, 0, 6), "samples 0 to 6 of shard 9, which has 5"),
