@@ -96,7 +96,7 @@ class Loader:
         self._position.start(epoch)
 
     def skipped(self) -> list[SkippedRows]:
-        """Return the rows that could not be read so far and were left out."""
+        """Return the rows that could not be read so far and were left out; they count as delivered."""
         return [] if self._skips is None else self._skips.listed()
 
     def state_dict(self) -> State:
