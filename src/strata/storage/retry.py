@@ -63,8 +63,3 @@ class RetryPolicy:
         """How long to wait after the attempt of this number, counted from 1; ``jitter`` is from 0 to 1."""
         longest = min(self.max_backoff_s, self.first_backoff_s * 2.0 ** (attempt - 1))
         return longest * (0.5 + 0.5 * jitter)
-
-
-def is_http(endpoint: str | None) -> bool:
-    """Whether an endpoint was given without encryption, which is then taken as meant."""
-    return endpoint is not None and endpoint.startswith("http://")
