@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
 from strata.client.vouching import BEATS_PER_LEASE
+from strata.clock import backoff_s
 from strata.cluster import commands as c
 from strata.cluster.commands import JobCommand, WorkerState
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
@@ -119,8 +120,8 @@ class Connection:
                 return
             finally:
                 await self._drop()
-            backoff_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures, 10))
-            await asyncio.sleep(backoff_s * self._jitter.uniform(0.5, 1.0))
+            chance = self._jitter.random()
+            await asyncio.sleep(backoff_s(failures, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S, chance=chance))
 
     async def ask(self, command: JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error; wait while the coordinator is away."""
