@@ -53,8 +53,8 @@ class Team(Protocol):
         """Make a dataset known, or raise if the job knows another one by that name."""
         ...
 
-    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:
-        """Return who says what this worker reads in this generation."""
+    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer | None:
+        """Return who says what this worker reads in this generation; None if its datasets deal by themselves."""
         ...
 
     def report(self, seat: Seat, progress: Sequence[Progress]) -> None:
