@@ -1,4 +1,4 @@
-"""Time as an argument: code that must know the time is handed a Clock, and tests hand it theirs."""
+"""Time as an argument: code that must know the time is handed a Clock, and tests hand it theirs; and how to wait."""
 
 from __future__ import annotations
 
@@ -54,3 +54,13 @@ class ManualClock:
     def jump_wall(self, seconds: float) -> None:
         """Move only the wall clock, either way, as an administrator or NTP would."""
         self._wall_s += seconds
+
+
+def backoff_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:
+    """Return how long to wait before trying again: twice as long after each failure in a row, at most ``max_s``.
+
+    ``chance`` from 0 to 1 takes between half of that and all of it: those who failed together are not to come back
+    together.
+    """
+    # Bounded, because a float has no room for two to the power of some thousand failures.
+    return min(max_s, first_s * 2.0 ** min(failures, 64)) * (0.5 + 0.5 * chance)

@@ -34,6 +34,11 @@ def dataset_id(value: str) -> DatasetId:
     return DatasetId(_checked("dataset id", value))
 
 
+def make_name(text: str, *, default: str) -> str:
+    """Return ``text`` in characters that an id may have, or ``default`` if nothing of it is left."""
+    return _FOREIGN.sub("-", text).lstrip(".") or default
+
+
 def _checked(kind: str, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidIdError(kind, value, f"is of type {type(value).__name__}, not a string")

@@ -124,7 +124,7 @@ def joined(service: Service, folder: Path, *names: str, **options: object) -> It
         clients = [stack.enter_context(Client(service.url, name)) for name in names]
         for client in clients:
             client.wait_registered()
-        wait_until(lambda: all(client.take_seat().parts == len(names) for client in clients))
+        wait_until(lambda: all(client.take_seat().world_size == len(names) for client in clients))
         yield [
             stack.enter_context(CheckpointManager(folder, coordinator=client, **options))  # type: ignore[arg-type]
             for client in clients

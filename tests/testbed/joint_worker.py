@@ -51,12 +51,12 @@ def main() -> None:
         CheckpointManager(folder, keep_count=None, coordinator=client, on_phase=on_phase) as manager,
     ):
         client.wait_registered()
-        while client.take_seat().parts < int(world_size):
+        while client.take_seat().world_size < int(world_size):
             time.sleep(0.01)
         say("in")
         for now in range(1, STEPS + 1):
             seat = client.take_seat()
-            state = state_of(now, seat.part, seat.parts)
+            state = state_of(now, seat.rank, seat.world_size)
             try:
                 info = manager.save(state, now, generation=seat.generation, timeout_s=50)
             except CheckpointError as error:

@@ -1,10 +1,10 @@
-"""The manual clock moves as it is told, and both clocks fit the protocol."""
+"""The manual clock moves as it is told, both clocks fit the protocol, and waits grow to their bound."""
 
 from __future__ import annotations
 
 import pytest
 
-from strata.clock import Clock, ManualClock, SystemClock
+from strata.clock import Clock, ManualClock, SystemClock, backoff_s
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])
@@ -29,3 +29,12 @@ def test_a_wall_clock_that_jumps_back_leaves_monotonic_time_alone() -> None:
 def test_monotonic_time_cannot_be_turned_back() -> None:
     with pytest.raises(ValueError, match="cannot go back"):
         ManualClock().advance(-1)
+
+
+def test_waits_double_up_to_their_bound_however_often_it_fails() -> None:
+    waits = [backoff_s(failures, first_s=1, max_s=5, chance=1) for failures in (0, 1, 2, 3, 10_000)]
+    assert waits == [1, 2, 4, 5, 5]
+
+
+def test_chance_takes_at_most_half_of_a_wait_away() -> None:
+    assert [backoff_s(1, first_s=1, max_s=5, chance=chance) for chance in (0.0, 0.5, 1.0)] == [1, 1.5, 2]

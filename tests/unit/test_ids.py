@@ -56,3 +56,14 @@ def test_the_error_says_what_is_wrong_with_which_id_and_what_is_right(name: obje
     assert problem in message
     assert "use 1 to 128 characters of A-Z a-z 0-9 . _ -" in message
     assert len(message) < 250
+
+
+@given(st.text(max_size=128))
+def test_any_text_can_be_made_into_a_name(text: str) -> None:
+    name = ids.make_name(text, default="data")
+    assert ids.dataset_id(name) == name
+
+
+@given(st.text(ALPHABET, min_size=1, max_size=128).filter(lambda text: not text.startswith(".")))
+def test_a_safe_name_stays_as_it_is(name: str) -> None:
+    assert ids.make_name(name, default="data") == name

@@ -13,17 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from strata.cluster.seat import Seat
+
 # Under this name a manifest's cursors hold the coordinator's own, as it gave them.
 LEDGER = "ledger"
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A worker's place among those that save together: part ``part`` of ``parts``, while this generation lasts."""
-
-    part: int
-    parts: int
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +68,10 @@ class CommitCoordinator(Protocol):
     """A coordinator as checkpoints see it; :class:`strata.client.client.Client` is one. From any thread."""
 
     def take_seat(self) -> Seat:
-        """Return the worker's present place, as last heard; waits only if it was heard that there is a new one."""
+        """Return the worker's present seat, as last heard; waits only if it was heard that there is a new one.
+
+        Its part of a checkpoint is that of its rank.
+        """
         ...
 
     def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:

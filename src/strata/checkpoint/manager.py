@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,6 +19,7 @@ from strata.checkpoint.retention import GRACE_S, Best, RetentionPolicy, Verdict
 from strata.checkpoint.saver import SavePolicy, Saver, WhenBusy
 from strata.clock import Clock, SystemClock
 from strata.errors import CheckpointAbortedError, CheckpointTimeoutError, ClusterError
+from strata.storage.blocking import finish_in_thread
 
 if TYPE_CHECKING:
     import os
@@ -121,16 +121,8 @@ class CheckpointManager:
         self, data: Any, step: int, epoch: int = 0, metadata: dict[str, Any] | None = None, **more: Any
     ) -> SaveHandle:
         """Return a handle as soon as the state is staged, without holding up the event loop meanwhile."""
-        call = partial(self.save_background, data, step, epoch, metadata, **more)
-        staging = asyncio.ensure_future(asyncio.to_thread(call))
-        try:
-            return await asyncio.shield(staging)
-        except asyncio.CancelledError:
-            # The thread reads the state, which may change when this returns: it is left to finish first.
-            while not staging.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([staging])
-            raise
+        # The thread reads the state, which may change when this returns.
+        return await finish_in_thread(partial(self.save_background, data, step, epoch, metadata, **more))
 
     def save_background(
         self,
@@ -181,7 +173,7 @@ class CheckpointManager:
             if generation not in (None, seat.generation):
                 reason = f"generation {generation} is over, it is {seat.generation} now"
                 return self._saver.refuse(step, CheckpointAbortedError(step, reason))
-            part, parts, generation, token = seat.part, seat.parts, seat.generation, uuid.uuid4().hex[:8]
+            part, parts, generation, token = seat.rank, seat.world_size, seat.generation, uuid.uuid4().hex[:8]
         draft = make_draft(
             data,
             self._planner,

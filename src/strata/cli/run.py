@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import socket
 import sys
@@ -12,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from strata import ids
 from strata.config import load_settings
 
 # What follows the script belongs to it, options included.
@@ -67,7 +67,7 @@ def run_job(
         plan = LaunchPlan(
             command=(*_program(script, is_module=module), *context.args),
             nproc=nproc,
-            name=name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip(".") or "worker",
+            name=name or ids.make_name(socket.gethostname(), default="worker"),
             job_id=settings.job_id,
             coordinator_url=None if standalone else settings.coordinator_url,
             nnodes=nnodes,

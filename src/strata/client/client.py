@@ -17,13 +17,14 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from strata.background import BackgroundLoop
-from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck, Seat
+from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck
 from strata.client.commits import Commits
-from strata.client.connection import Connection, Place, W
+from strata.client.connection import Connection, W
 from strata.client.vouching import BEATS_PER_LEASE, Vouching
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect
 from strata.cluster.replies import Heard, Registered, Reply
+from strata.cluster.seat import Seat
 from strata.errors import ClusterError
 
 T = TypeVar("T")
@@ -70,11 +71,6 @@ class Client:
     def generation(self) -> int:
         """The generation that the worker knows of."""
         return self._connection.generation
-
-    @property
-    def place(self) -> Place:
-        """Where the worker stands among the others, as last heard."""
-        return self._connection.place
 
     @property
     def why_changed(self) -> str:
@@ -124,13 +120,12 @@ class Client:
     # What a CheckpointManager needs of it: see strata.checkpoint.coordination.CommitCoordinator.
 
     def take_seat(self) -> Seat:
-        """Return the worker's present place, as last heard; waits only if it was heard that there is a new one."""
+        """Return the worker's present seat, as last heard; waits only if it was heard that there is a new one."""
         if self._connection.registered is None:
             self.wait_registered()
-        if self._connection.place.generation < self._connection.generation:
+        if self._connection.seat.generation < self._connection.generation:
             self.heartbeat(timeout_s=SEAT_TIMEOUT_S)
-        rank, world_size, generation = self._connection.place
-        return Seat(rank, world_size, generation)
+        return self._connection.seat
 
     def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:
         """Acknowledge a part; done when its checkpoint is committed."""

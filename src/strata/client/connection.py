@@ -13,15 +13,17 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
 from strata.client.vouching import BEATS_PER_LEASE
+from strata.clock import backoff_s
 from strata.cluster import commands as c
 from strata.cluster.commands import JobCommand, WorkerState
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
 from strata.cluster.replies import Heard, Registered, Reply
+from strata.cluster.seat import Seat
 from strata.errors import (
     CoordinatorLostError,
     DuplicateWorkerError,
@@ -47,14 +49,6 @@ ARRIVE_AGAIN_S = 2.0
 
 W = TypeVar("W", bound=c.WorkerCommand)
 F = TypeVar("F", bound=c.FencedCommand)
-
-
-class Place(NamedTuple):
-    """Where a worker stands among the others of its generation."""
-
-    rank: int
-    world_size: int
-    generation: int
 
 
 class Connection:
@@ -85,7 +79,7 @@ class Connection:
         self._jitter = random.SystemRandom()
         self.beat = c.Heartbeat(job_id=worker.job_id, worker_id=worker.worker_id, incarnation=worker.incarnation)
         self.registered: Registered | None = None
-        self.place = Place(rank=0, world_size=0, generation=0)
+        self.seat = Seat(rank=0, world_size=0, generation=0)
         self.generation = 0
         self._beat_soon = asyncio.Event()
         self.why_changed = ""
@@ -126,8 +120,8 @@ class Connection:
                 return
             finally:
                 await self._drop()
-            backoff_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures, 10))
-            await asyncio.sleep(backoff_s * self._jitter.uniform(0.5, 1.0))
+            chance = self._jitter.random()
+            await asyncio.sleep(backoff_s(failures, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S, chance=chance))
 
     async def ask(self, command: JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error; wait while the coordinator is away."""
@@ -218,7 +212,7 @@ class Connection:
         if message.registered.protocol != PROTOCOL:
             raise ProtocolMismatchError(self._address, theirs=message.registered.protocol, ours=PROTOCOL)
         # The coordinator's word at this moment: after it lost its journal, generations begin anew.
-        self.registered, self.place = reply, Place(reply.rank, reply.world_size, reply.generation)
+        self.registered, self.seat = reply, reply.seat
         self.generation = reply.generation
         self.channel_url = message.registered.channel_url
         return self.channel_url
@@ -282,8 +276,8 @@ class Connection:
             if isinstance(reply, StrataError):
                 waiting[1].set_exception(reply)
             else:
-                if isinstance(reply, Heard) and reply.generation > self.place.generation:
-                    self.place = Place(reply.rank, reply.world_size, reply.generation)
+                if isinstance(reply, Heard) and reply.generation > self.seat.generation:
+                    self.seat = reply.seat
                     self.generation = max(self.generation, reply.generation)
                 waiting[1].set_result(reply)
 

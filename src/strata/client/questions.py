@@ -29,15 +29,7 @@ def configure_job(url: str, job_id: str, *, min_workers: int, max_workers: int |
 
 def register_dataset(url: str, job_id: str, params: DatasetParams) -> None:
     """Make a dataset known to the coordinator."""
-    request = pb.RegisterDataset(
-        job_id=job_id,
-        dataset_id=params.dataset_id,
-        total_samples=params.total_samples,
-        shard_size=params.shard_size,
-        shuffle=params.shuffle,
-        seed=params.seed,
-        data_order=str(params.data_order),
-    )
+    request = pb.RegisterDataset(job_id=job_id, **params.to_json())
     ask(url, lambda stub: stub.RegisterDataset(request, timeout=TIMEOUT_S))
 
 

@@ -37,7 +37,7 @@ def deal(
     order = params.order(epoch=epoch)
     if params.data_order is DataOrder.DYNAMIC:
         return LeasedDeal(order, consumed)
-    if params.data_order is DataOrder.GLOBAL:
+    if params.is_global:
         everything = spans_of(order, consumed.complement(order.total_samples))
         return WholeDeal(consumed, workers, dict.fromkeys(workers, everything))
     cursor = StickyCursor(epoch, consumed)

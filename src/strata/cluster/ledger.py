@@ -22,7 +22,7 @@ from strata.sharding import (
     assign,
     cursor_from_json,
 )
-from strata.sharding.cursor import Spans
+from strata.sharding.cursor import Spans, check_spans, span_ranges
 
 Span = tuple[int, int, int]
 # An audit of an epoch of which little was seen looks up so many samples at a time.
@@ -70,14 +70,7 @@ class EpochLedger:
 
     def add(self, step: int, spans: tuple[Span, ...]) -> None:
         """Note that the model has seen these samples in ``step``; seeing one again is noted too, not hidden."""
-        order = self.order
-        size = order.total_samples if order.window_shards > 1 else order.shard_size
-        for shard, start, stop in spans:
-            if not 0 <= shard * size < order.total_samples:
-                raise ValueError(f"shard {shard} of a dataset that has 0 to {-(-order.total_samples // size) - 1}")
-            length = min(size, order.total_samples - shard * size)
-            if not 0 <= start <= stop <= length:
-                raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {length}")
+        check_spans(self.order, spans)
         self._later.append((step, spans))
 
     def cut(self, step: int) -> RangeSet:
@@ -114,10 +107,8 @@ class EpochLedger:
     def _total(self, reports: list[tuple[int, tuple[Span, ...]]]) -> tuple[RangeSet, RangeSet]:
         """Return what the base and the reports hold together, and what more than one of them holds."""
         rows = np.array([span for _, spans in reports for span in spans], dtype=np.int64).reshape(-1, 3)
-        one_space = self.order.window_shards > 1
-        begins = rows[:, 0] if one_space else self.order.begins_of(self.order.ranks_of(rows[:, 0]))
-        starts = np.append(self._base.starts, begins + rows[:, 1])
-        stops = np.append(self._base.stops, begins + rows[:, 2])
+        starts, stops = span_ranges(self.order, rows)
+        starts, stops = np.append(self._base.starts, starts), np.append(self._base.stops, stops)
         return RangeSet(starts, stops), RangeSet.covered_twice(starts, stops)
 
 
@@ -167,7 +158,7 @@ class Ledger:
         if dataset_id not in self._assigned:
             if dataset_id not in self.datasets:
                 raise UnknownDatasetError(dataset_id, known=self.datasets)
-            num_shards = self.datasets[dataset_id].order(epoch=0).num_shards
+            num_shards = self.datasets[dataset_id].num_shards
             self._assigned[dataset_id] = assign(dataset_id, num_shards, workers, self._assignments.get(dataset_id))
         return self._assigned[dataset_id]
 

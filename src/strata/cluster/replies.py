@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strata.cluster.commits import CommitProgress, Committed
+from strata.cluster.seat import Seat
 from strata.sharding.cursor import Spans
 
 
@@ -14,24 +15,30 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """The worker is in, with its place among the others. The job runs when ``waits_for`` is 0."""
+class _Seated:
+    """Where the worker stands, as flat fields because the wire has them so. The job runs when ``waits_for`` is 0."""
 
     rank: int
     world_size: int
     generation: int
     waits_for: int
+
+    @property
+    def seat(self) -> Seat:
+        """The worker's place among the others."""
+        return Seat(self.rank, self.world_size, self.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered(_Seated):
+    """The worker is in."""
+
     lease_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class Heard(_Seated):
     """The sign of life was noted; a generation other than the worker's own means: restore and go on in that one."""
-
-    rank: int
-    world_size: int
-    generation: int
-    waits_for: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

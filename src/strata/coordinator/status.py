@@ -28,8 +28,9 @@ def _describe_job(job: Job, now_s: float) -> pb.JobStatus:
             resources=member.resources,
         )
     for params in job.ledger.datasets.values():
-        shards = params.order(epoch=0).num_shards
-        status.datasets.add(dataset_id=params.dataset_id, total_samples=params.total_samples, total_shards=shards)
+        status.datasets.add(
+            dataset_id=params.dataset_id, total_samples=params.total_samples, total_shards=params.num_shards
+        )
     for barrier in job.barriers.open():
         missing = [worker_id for worker_id in job.membership.ids() if worker_id not in barrier.arrivals]
         status.barriers.add(

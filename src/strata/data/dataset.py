@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypedDict, Unpack
 
-from strata.data.arrangement import Arrangement, Order, choose_shard_size, read_order
+from strata.data.arrangement import Order, arrange
 from strata.data.batches import Batch, Target
 from strata.data.cache import Cache
 from strata.data.dealer import Dealer, LocalDealer, Share, SharedDealer
@@ -19,6 +19,7 @@ from strata.data.position import Position, State
 from strata.data.rows import DatasetRows, Rows, open_rows
 from strata.data.skips import SkippedRows, Skips
 from strata.data.workers import Filter, Transform
+from strata.sharding.arrangement import Arrangement
 from strata.sharding.cursor import Spans
 from strata.sharding.order import DataOrder
 from strata.storage import Storage
@@ -39,12 +40,16 @@ class Reading(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that makes a loader of rows: equal plans over equal rows deliver equal batches."""
+    """All that makes a loader of rows: equal plans over equal rows deliver equal batches.
+
+    ``files`` names what the numbers of samples mean, where they are rows of files.
+    """
 
     arrangement: Arrangement
     options: LoaderOptions
     global_batch_size: int
     share: Share
+    files: str = ""
     columns: tuple[str, ...] | None = None
     on_error: OnError = "raise"
 
@@ -56,6 +61,16 @@ class Plan:
                 f"global_batch_size is {self.global_batch_size} for {self.share.world_size} ranks; use one sample for "
                 "each or more"
             )
+
+    def fingerprint(self) -> State:
+        """Return what a saved position depends on, as values that JSON can hold."""
+        return {
+            "total_samples": self.arrangement.total_samples,
+            "shard_size": self.arrangement.shard_size,
+            "seed": self.arrangement.seed,
+            "shuffle": self.arrangement.shuffle,
+            "files": self.files,
+        }
 
 
 class Dataset:
@@ -73,6 +88,7 @@ class Dataset:
         share = plan.share
         self._position = Position(
             plan.arrangement,
+            plan.fingerprint(),
             global_batch_size=plan.global_batch_size,
             # In global order, what one rank says is true for all; only its workers know each a part.
             part=share.worker if plan.arrangement.is_global else share.part,
@@ -130,7 +146,7 @@ class Dataset:
 
         Only where work comes from a dealer that wants to know; see :meth:`state_dict` otherwise.
         """
-        return self._loader.delivered()
+        return self._position.take_delivered()
 
     def skipped(self) -> list[SkippedRows]:
         """Return the rows that could not be read so far and were left out; they count as delivered."""
@@ -141,7 +157,7 @@ class Dataset:
 
         They begin at this one's position; bring their states together with :func:`merge_states`.
         """
-        if self._plan.arrangement.order is not DataOrder.DYNAMIC or self._plan.share.parts > 1:
+        if self._plan.arrangement.data_order is not DataOrder.DYNAMIC or self._plan.share.parts > 1:
             raise ValueError("only a dataset with order='dynamic' and one rank can be split")
         shared = SharedDealer(self._plan.arrangement, self._position)
         parts = [self.with_share(Share(worker=worker, num_workers=count)) for worker in range(count)]
@@ -178,8 +194,8 @@ class Dataset:
     def __repr__(self) -> str:
         arrangement = self._plan.arrangement
         return (
-            f"Dataset({self.num_rows} rows of {', '.join(self.names)}; {arrangement.order} order, epoch {self.epoch}, "
-            f"{arrangement.num_shards} shards)"
+            f"Dataset({self.num_rows} rows of {', '.join(self.names)}; {arrangement.data_order} order, "
+            f"epoch {self.epoch}, {arrangement.num_shards} shards)"
         )
 
     def _local_dealer(self) -> Dealer:
@@ -235,18 +251,9 @@ def open_dataset(
     ``transform`` gets the batch and returns another. ``to`` then makes torch tensors or JAX arrays of it.
     """
     rows = _open(source, columns, reading)
-    if shard_size is None:
-        shard_size = choose_shard_size(rows.num_rows, rows.block_rows if isinstance(rows, DatasetRows) else None)
-    arrangement = Arrangement(
-        total_samples=rows.num_rows,
-        shard_size=shard_size,
-        order=read_order(order),
-        shuffle=shuffle,
-        seed=seed,
-        files=rows.fingerprint if isinstance(rows, DatasetRows) else "",
-    )
+    arrangement = arrange(rows, shard_size=shard_size, order=order, shuffle=shuffle, seed=seed)
     if global_batch_size is not None and not arrangement.is_global:
-        raise ValueError(f"global_batch_size is for order='global', not for '{arrangement.order}'; use batch_size")
+        raise ValueError(f"global_batch_size is for order='global', not for '{arrangement.data_order}'; use batch_size")
     options = LoaderOptions(
         batch_size=batch_size,
         drop_last=drop_last,
@@ -265,6 +272,7 @@ def open_dataset(
         options=options,
         global_batch_size=batch_size * world_size if global_batch_size is None else global_batch_size,
         share=Share(rank=rank, world_size=world_size),
+        files=rows.fingerprint if isinstance(rows, DatasetRows) else "",
         columns=None if columns is None else tuple(columns),
         on_error=on_error,
     )

@@ -10,10 +10,12 @@ from typing import Protocol
 
 import numpy as np
 
-from strata.data.arrangement import Arrangement
 from strata.data.position import Position, Row
-from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, span_positions, spans_of
+from strata.sharding.arrangement import Arrangement
+from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, span_ranges, spans_of
 from strata.sharding.order import EpochOrder
+from strata.sharding.permutation import Ints
+from strata.sharding.ranges import RangeSet
 
 # How many global batches are cut at a time: enough that arrays pay, few enough that the first comes at once.
 _CHUNK_BATCHES = 512
@@ -84,7 +86,7 @@ class LocalDealer:
 
     def deal(self, epoch: int) -> Iterator[Spans]:
         """Yield what is left of the epoch for this share."""
-        cursor, order, share = self._position.cursor(epoch), self._arrangement.epoch_order(epoch), self._share
+        cursor, order, share = self._position.cursor(epoch), self._arrangement.order(epoch=epoch), self._share
         origin = self._position.origin(epoch)
         if isinstance(cursor, GlobalCursor):
             assert isinstance(origin, GlobalCursor)
@@ -119,18 +121,29 @@ def cut_global(
     So the sequence of global batches is the same for any number of ranks and workers. Of a last batch with fewer
     samples than ranks, the last ranks get none.
     """
-    rank, world = share.rank, share.world_size
     left = max(stop - start, 0)
     batches = left // global_batch_size if drop_last else -(-left // global_batch_size)
     begin = skip + (share.worker - skip) % share.num_workers
     for first in range(begin, batches, _CHUNK_BATCHES * share.num_workers):
         last = min(first + _CHUNK_BATCHES * share.num_workers, batches)
         begins = start + np.arange(first, last, share.num_workers, dtype=np.int64) * global_batch_size
-        small, extra = np.divmod(np.minimum(begins + global_batch_size, stop) - begins, world)
-        starts = begins + rank * small + np.minimum(rank, extra)
-        stops = starts + small + (rank < extra)
-        rows = np.stack((np.zeros_like(starts), starts, stops), axis=1)
-        yield rows[stops > starts]
+        ends = np.minimum(begins + global_batch_size, stop)
+        rows = slice_batches(begins, ends, rank=share.rank, world_size=share.world_size)
+        yield rows[rows[:, 2] > rows[:, 1]]
+
+
+def slice_batches(begins: Ints, ends: Ints, *, rank: int, world_size: int, block_size: int = 1) -> Spans:
+    """Return a rank's row (0, start, stop) of each global batch [begin, end), empty where it gets none of it.
+
+    A batch is cut into blocks of ``block_size``, the last one may be shorter, and the blocks go to the ranks in
+    sequence, evenly to within one.
+    """
+    small, extra = np.divmod(-(-(ends - begins) // block_size), world_size)
+    first = rank * small + np.minimum(rank, extra)
+    last = first + small + (rank < extra)
+    starts = np.minimum(begins + first * block_size, ends)
+    stops = np.minimum(begins + last * block_size, ends)
+    return np.stack((np.zeros_like(starts), starts, stops), axis=1)
 
 
 class SharedDealer:
@@ -155,7 +168,7 @@ class SharedDealer:
         with self._lock:
             if epoch not in self._left:
                 cursor = self._origin.cursor(epoch)
-                order = self._arrangement.epoch_order(epoch)
+                order = self._arrangement.order(epoch=epoch)
                 spans = spans_of(order, cursor.remaining(order))
                 self._left[epoch] = deque(tuple(row) for row in spans.tolist())
             left = self._left[epoch]
@@ -178,7 +191,7 @@ class _Member:
             cursor = self._position.cursor(epoch)
             assert isinstance(cursor, StickyCursor)
             rows = np.array(dealt, dtype=np.int64)
-            yield _without(rows, cursor, self._arrangement.epoch_order(epoch))
+            yield _without(rows, cursor, self._arrangement.order(epoch=epoch))
         while (row := self._shared.take(epoch)) is not None:
             dealt.append(row)
             yield np.array([row], dtype=np.int64)
@@ -186,4 +199,4 @@ class _Member:
 
 def _without(spans: Spans, cursor: StickyCursor, order: EpochOrder) -> Spans:
     """Return what of the spans the cursor leaves."""
-    return spans_of(order, span_positions(order, spans).intersection(cursor.remaining(order)))
+    return spans_of(order, RangeSet(*span_ranges(order, spans)).intersection(cursor.remaining(order)))

@@ -13,7 +13,6 @@ from strata.data.position import Row, State, Tracker
 from strata.data.prefetch import Prefetch
 from strata.data.skips import SkippedRows, Skips
 from strata.data.workers import Filter, Transform, Work, Workers
-from strata.sharding.cursor import Spans
 
 DEFAULT_PREFETCH_BYTES = 128 << 20
 DEFAULT_THREADS = 2
@@ -96,12 +95,8 @@ class Loader:
         self._abandon()
         self._position.start(epoch)
 
-    def delivered(self) -> list[tuple[int, Spans]]:
-        """Return what was handed to the loop since the last call, as (epoch, rows of (shard, start, stop))."""
-        return self._position.take_delivered()
-
     def skipped(self) -> list[SkippedRows]:
-        """Return the rows that could not be read so far and were left out."""
+        """Return the rows that could not be read so far and were left out; they count as delivered."""
         return [] if self._skips is None else self._skips.listed()
 
     def state_dict(self) -> State:

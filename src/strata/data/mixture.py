@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from strata.data.batches import Batch
 from strata.data.dataset import Dataset
 from strata.data.dealer import Share, cut_global
 from strata.data.loader import Loader
 from strata.data.pages import Ints, Page, PageReader, interleave, span_places
 from strata.data.position import Row, State
-from strata.data.skips import SkippedRows, Skips
+from strata.data.skips import Skips
 from strata.errors import DamagedRecordError, PositionMismatchError
 from strata.sharding.cursor import Spans
 from strata.sharding.hashing import U64, mix_integers, spread
@@ -121,9 +120,6 @@ class _MixturePosition:
         """Keep where the epoch ends, once it is known."""
         self._end = end
 
-    def take_delivered(self) -> list[tuple[int, Spans]]:
-        raise NotImplementedError("a mixture is not dealt by a coordinator; its position is in state_dict()")
-
     def to_state(self) -> State:
         drawn = self._tally.at(self._epoch, self.position)
         return {
@@ -221,11 +217,11 @@ class _MixtureReader:
         return interleave(parts, places)
 
 
-class Mixture:
+class Mixture(Loader):
     """Batches that mix several datasets by weight, sample by sample, and resume with any number of ranks.
 
     The same global batches come for any number of ranks, as in ``global`` order. Each iteration is one epoch of the
-    mixture; if datasets repeat, it has no end.
+    mixture; if datasets repeat, it has no end. Its state is the same on every rank after the same step.
     """
 
     def __init__(
@@ -261,7 +257,7 @@ class Mixture:
             "seed": seed,
             "weights": list(draws.weights),
             "when_exhausted": when_exhausted,
-            "datasets": [dataset.plan.arrangement.fingerprint() for dataset in datasets],
+            "datasets": [dataset.plan.fingerprint() for dataset in datasets],
         }
         cut = {"global_batch_size": plan.global_batch_size, "drop_last": plan.options.drop_last}
         skips = Skips() if plan.on_error == "skip" else None
@@ -270,7 +266,7 @@ class Mixture:
         ]
         page_rows = max(each.plan.arrangement.shard_size for each in datasets)
         position = _MixturePosition(fingerprint, tally, global_batch_size=plan.global_batch_size)
-        self._loader = Loader(
+        super().__init__(
             _MixtureReader(readers, totals, draws, tally, page_rows),
             _MixtureDealer(draws, tally, limits, position, plan.share, **cut),
             position,
@@ -278,31 +274,3 @@ class Mixture:
             row_is_batch=True,
             skips=skips,
         )
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._loader.epoch
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._loader)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch of the mixture."""
-        self._loader.set_epoch(epoch)
-
-    def state_dict(self) -> State:
-        """Return where the mixture is; the same on every rank after the same step."""
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where the state was taken, by any number of ranks."""
-        self._loader.load_state_dict(state)
-
-    def skipped(self) -> list[SkippedRows]:
-        """Return the rows that could not be read so far and were left out; they count as delivered."""
-        return self._loader.skipped()
-
-    def close(self) -> None:
-        """End threads and processes."""
-        self._loader.close()

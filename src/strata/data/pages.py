@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from strata.data.arrangement import Arrangement
 from strata.data.columns import Columns
 from strata.data.rows import DatasetRows, Rows
 from strata.data.skips import Skips
 from strata.errors import CorruptFileError
+from strata.sharding.arrangement import Arrangement
 from strata.sharding.cursor import Spans
 from strata.sharding.order import GLOBAL_WINDOW_SHARDS
 
@@ -81,7 +81,7 @@ class PageReader:
         if self._arrangement.is_global:
             return self.gather(epoch, span_places(spans))
         ((shard, start, stop),) = spans.tolist()
-        samples = self._arrangement.epoch_order(epoch).samples_of(shard, start, stop)
+        samples = self._arrangement.order(epoch=epoch).samples_of(shard, start, stop)
         if not self._arrangement.shuffle:
             return self._read(int(samples[0]), int(samples[-1]) + 1)
         first = int(samples.min())
@@ -89,7 +89,7 @@ class PageReader:
 
     def gather(self, epoch: int, places: Ints) -> Page:
         """Return the rows at these positions of the epoch; the shards that they are in are kept for the next call."""
-        samples = self._arrangement.epoch_order(epoch).samples_at(places)
+        samples = self._arrangement.order(epoch=epoch).samples_at(places)
         if samples[-1] - samples[0] == len(samples) - 1 and not self._arrangement.shuffle:
             return self._read(int(samples[0]), int(samples[-1]) + 1)
         size = self._arrangement.shard_size

@@ -7,10 +7,9 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from strata.data.arrangement import Arrangement
 from strata.errors import DamagedRecordError, PositionMismatchError
+from strata.sharding.arrangement import Arrangement
 from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, cursor_from_json
-from strata.sharding.ranges import RangeSet
 
 State: TypeAlias = dict[str, Any]
 Cursor: TypeAlias = GlobalCursor | StickyCursor
@@ -45,10 +44,6 @@ class Tracker(Protocol):
         """Go on to the epoch after this one."""
         ...
 
-    def take_delivered(self) -> list[tuple[int, Spans]]:
-        """Return what was delivered since the last call."""
-        ...
-
     def to_state(self) -> State:
         """Return the position as values that JSON can hold."""
         ...
@@ -67,14 +62,19 @@ class Position:
     def __init__(
         self,
         arrangement: Arrangement,
+        fingerprint: State,
         *,
         global_batch_size: int,
         part: int = 0,
         parts: int = 1,
         reported: bool = False,
     ) -> None:
-        """``part`` of ``parts`` is what this loader gets; ``reported``: someone calls :meth:`take_delivered`."""
+        """``fingerprint`` says what a state depends on; one with another is refused.
+
+        ``part`` of ``parts`` is what this loader gets; ``reported``: someone calls :meth:`take_delivered`.
+        """
         self._arrangement = arrangement
+        self._fingerprint = fingerprint
         self._global_batch_size = global_batch_size
         self._part, self._parts = part, parts
         self._kept_epochs = 0 if parts == 1 or arrangement.is_global else _KEPT_EPOCHS
@@ -145,7 +145,7 @@ class Position:
         if self._is_finished(current):
             epoch, current = epoch + 1, self._cursors.get(epoch + 1) or self._new_cursor(epoch + 1)
         others = sorted(each for each in self._cursors if each > epoch - self._kept_epochs - 1 and each != epoch)
-        state = {"version": _VERSION, "dataset": self._arrangement.fingerprint(), **current.to_json()}
+        state = {"version": _VERSION, "dataset": dict(self._fingerprint), **current.to_json()}
         if others:
             state["others"] = [self._cursors[each].to_json() for each in others]
         if self._parts > 1:
@@ -162,16 +162,15 @@ class Position:
                 f"this is the position of {len(parts['have'])} of {parts['of']} loaders that share a dataset; bring "
                 "the states of all of them together with merge_states, then load the result into each"
             )
-        expected, found = self._arrangement.fingerprint(), state.get("dataset")
-        if found != expected:
-            raise PositionMismatchError(found if isinstance(found, dict) else {}, expected)
+        if (found := state.get("dataset")) != self._fingerprint:
+            raise PositionMismatchError(found if isinstance(found, dict) else {}, self._fingerprint)
         cursors = {cursor.epoch: cursor for cursor in _cursors_of(state)}
         epoch = int(state["epoch"])
         for cursor in cursors.values():
             if isinstance(cursor, GlobalCursor) != self._arrangement.is_global:
                 kinds = ("global", "sticky") if self._arrangement.is_global else ("sticky", "global")
                 raise PositionMismatchError({"order": kinds[1]}, {"order": kinds[0]})
-            cursor.remaining(self._arrangement.epoch_order(cursor.epoch))
+            cursor.remaining(self._arrangement.order(epoch=cursor.epoch))
         origins = {each.epoch: each for each in map(cursor_from_json, parts["origins"])} if parts else cursors
         if self._is_finished(cursors[epoch]):
             epoch += 1
@@ -186,7 +185,7 @@ class Position:
         for epoch, rows in self._fresh:
             cursor = self._cursors.get(epoch) or self._new_cursor(epoch)
             if isinstance(cursor, StickyCursor):
-                order = self._arrangement.epoch_order(epoch)
+                order = self._arrangement.order(epoch=epoch)
                 self._cursors[epoch] = cursor.advance(order, np.array(rows, dtype=np.int64))
             else:
                 # The other ranks have the rest of the same global batch, so all of it is behind us.
@@ -199,7 +198,7 @@ class Position:
         return GlobalCursor(epoch) if self._arrangement.is_global else StickyCursor(epoch)
 
     def _is_finished(self, cursor: Cursor) -> bool:
-        return cursor.remaining(self._arrangement.epoch_order(cursor.epoch)).count == 0
+        return cursor.remaining(self._arrangement.order(epoch=cursor.epoch)).count == 0
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
@@ -244,7 +243,7 @@ def latest_state(states: Iterable[Mapping[str, Any]]) -> State:
 
 def _merge_sticky(states: Sequence[Mapping[str, Any]]) -> State:
     current = min(int(state["epoch"]) for state in states)
-    consumed: dict[int, RangeSet] = {current: RangeSet()}
+    merged: dict[int, StickyCursor] = {current: StickyCursor(current)}
     for state in states:
         cursors = {cursor.epoch: cursor for cursor in _cursors_of(state)}
         if current not in cursors:
@@ -255,14 +254,14 @@ def _merge_sticky(states: Sequence[Mapping[str, Any]]) -> State:
         for epoch, cursor in cursors.items():
             assert isinstance(cursor, StickyCursor)
             if epoch >= current:
-                consumed[epoch] = consumed.get(epoch, RangeSet()).union(cursor.consumed)
-    first, *others = (StickyCursor(epoch, consumed[epoch]).to_json() for epoch in sorted(consumed))
-    merged = {"version": _VERSION, "dataset": dict(states[0]["dataset"]), **first}
+                merged[epoch] = merged.get(epoch, StickyCursor(epoch)).merge(cursor)
+    first, *others = (merged[epoch].to_json() for epoch in sorted(merged))
+    whole = {"version": _VERSION, "dataset": dict(states[0]["dataset"]), **first}
     if others:
-        merged["others"] = others
+        whole["others"] = others
     if parts := _merge_parts([state["parts"] for state in states if "parts" in state]):
-        merged["parts"] = parts
-    return merged
+        whole["parts"] = parts
+    return whole
 
 
 def _merge_parts(given: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -178,9 +178,9 @@ class DatasetRows:
         if not len(meta.block_rows):
             yield self._read_rows(number, start, stop, names)
             return
-        first, last = (np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1).tolist()
+        blocks = meta.blocks_of(start, stop)
         begin = start
-        for block in dict.fromkeys((first, last)):
+        for block in dict.fromkeys((blocks[0], blocks[-1])):
             low, high = _block_rows(meta, block)
             is_whole = start <= low and high <= stop
             if is_whole and self._memory.peek((number, block, names)) is None:

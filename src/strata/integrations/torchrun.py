@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from strata.client.keys import get_key, set_key
+from strata.clock import backoff_s
 from strata.cluster.replies import KeyValue
 from strata.config import load_settings
 from strata.errors import CoordinatorLostError, JournalUnavailableError, StrataError
@@ -191,7 +192,7 @@ class _Keys:
 
     def _insist(self, ask: Callable[[], T]) -> T:
         deadline_s = time.monotonic() + self._outage_s
-        backoff_s = POLL_S
+        failures = 0
         while True:
             try:
                 return ask()
@@ -200,8 +201,9 @@ class _Keys:
                     raise RendezvousConnectionError(str(error)) from error
             except StrataError as error:
                 raise RendezvousConnectionError(str(error)) from error
-            time.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - to spread the nodes, not to hide
-            backoff_s = min(MAX_BACKOFF_S, 2 * backoff_s)
+            chance = random.random()  # noqa: S311 - to spread the nodes, not to hide
+            time.sleep(backoff_s(failures, first_s=POLL_S, max_s=MAX_BACKOFF_S, chance=chance))
+            failures += 1
 
 
 def _seconds(params: RendezvousParameters, name: str, default: int) -> int:

@@ -16,6 +16,7 @@ from strata.client.client import Client
 from strata.client.connection import parse_address
 from strata.cluster import commands as c
 from strata.cluster.replies import Hand, KeyValue, Reply
+from strata.cluster.seat import Seat
 from strata.data.dataset import Plan
 from strata.data.dealer import Dealer
 from strata.data.skips import SkippedRows
@@ -33,8 +34,8 @@ from strata.errors import (
     WorldSizeError,
 )
 from strata.run.blocks import cut_blocks
-from strata.run.team import Progress, Seat
-from strata.sharding import DataOrder, DatasetParams
+from strata.run.team import Progress
+from strata.sharding import DatasetParams
 from strata.sharding.cursor import Spans
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class CoordinatedTeam:
         self.client = Client(url, worker_id, job_id=job_id, preferred_rank=rank)
 
     def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
-        """Return the place in the present generation, when the job has as many workers as it needs."""
+        """Return the seat in the present generation, when the job has as many workers as it needs."""
         deadline_s = time.monotonic() + self._timeout_s
         gathered_s = time.monotonic() + GATHER_S
         told = ""
@@ -91,7 +92,7 @@ class CoordinatedTeam:
             if not missing and self._is_young(heard.generation) and time.monotonic() < gathered_s:
                 missing = max(0, (self._world_size or 0) - heard.world_size)
             if not missing:
-                return Seat(heard.rank, heard.world_size, heard.generation)
+                return heard.seat
             if told != (told := f"{heard.world_size} of {heard.world_size + missing}"):
                 log.info("job %s waits for its workers: %s are here", self._job_id, told)
             if is_told_to_stop():
@@ -118,18 +119,7 @@ class CoordinatedTeam:
 
     def register(self, params: DatasetParams, *, fingerprint: str, url: str) -> None:
         """Make a dataset known, or raise if the job knows another one by that name."""
-        self.client.ask(
-            c.RegisterDataset(
-                job_id=self._job_id,
-                dataset_id=params.dataset_id,
-                total_samples=params.total_samples,
-                shard_size=params.shard_size,
-                shuffle=params.shuffle,
-                seed=params.seed,
-                data_order=params.data_order,
-            ),
-            timeout_s=self._timeout_s,
-        )
+        self.client.ask(c.RegisterDataset(job_id=self._job_id, **params.to_json()), timeout_s=self._timeout_s)
         known = c.SetKey(
             job_id=self._job_id,
             key=f"dataset/{params.dataset_id}",
@@ -233,7 +223,7 @@ class CoordinatedDealer:
         ticket = 1
         self.empty_batches = 0
         while len(spans := self._team.take_hand(self._seat, self._params.dataset_id, epoch, ticket)):
-            if self._params.data_order is DataOrder.GLOBAL:
+            if self._params.is_global:
                 for _, start, stop in spans.tolist():
                     rows = cut_blocks(
                         start,

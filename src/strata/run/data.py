@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,18 +10,16 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from strata import ids
 from strata.checkpoint.coordination import LEDGER
+from strata.cluster.seat import Seat
 from strata.data.batches import Batch
 from strata.data.dataset import Dataset, Plan, open_dataset
 from strata.data.dealer import Dealer
-from strata.data.rows import Rows, open_rows
 from strata.data.skips import SkippedRows
-from strata.run.team import Progress, Seat, Team
-from strata.sharding import DataOrder, DatasetParams, cursor_from_json
+from strata.run.team import Progress, Team
+from strata.sharding import DatasetParams, cursor_from_json
 from strata.sharding.cursor import Spans
-
-# Options that say how files are read; all others say how batches are made of their rows.
-_READING = ("format", "options", "index", "storage", "cache", "memory_bytes")
 
 
 class RunDataset:
@@ -31,7 +28,6 @@ class RunDataset:
     def __init__(
         self,
         name: str,
-        rows: Rows,
         dataset: Dataset,
         params: DatasetParams,
         team: Team,
@@ -40,7 +36,6 @@ class RunDataset:
         block_size: int,
     ) -> None:
         self.name = name
-        self._rows = rows
         self._dataset = dataset
         self._params = params
         self._team = team
@@ -65,14 +60,12 @@ class RunDataset:
         redirect = _Redirect()
         if options.get("order") == "global":
             options.setdefault("batch_size", options["global_batch_size"])
-        how = {name: options.pop(name) for name in _READING if name in options}
-        rows = open_rows(source, **how) if isinstance(source, str | os.PathLike) else source
-        dataset = open_dataset(rows, **options, dealer=None if team.client is None else redirect.take_plan)
-        arrangement = dataset.plan.arrangement
+        dataset = open_dataset(source, **options, dealer=None if team.client is None else redirect.take_plan)
         url = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
-        params = arrangement.params(name or _name_of(url))
-        team.register(params, fingerprint=str(getattr(rows, "fingerprint", rows.num_rows)), url=url)
-        opened = cls(params.dataset_id, rows, dataset, params, team, seat, block_size=block_size)
+        params = DatasetParams.of(dataset.plan.arrangement, name or _name_of(url))
+        fingerprint = str(getattr(dataset.rows, "fingerprint", dataset.num_rows))
+        team.register(params, fingerprint=fingerprint, url=url)
+        opened = cls(params.dataset_id, dataset, params, team, seat, block_size=block_size)
         if team.client is not None:
             redirect.owner = opened
             opened.enter(seat, epoch=0)
@@ -91,7 +84,7 @@ class RunDataset:
     @property
     def is_even(self) -> bool:
         """Whether all workers get as many batches of an epoch."""
-        return self._params.data_order is DataOrder.GLOBAL
+        return self._params.is_global
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this worker's batches; in global order some may be empty, so that all workers get as many."""
@@ -100,7 +93,7 @@ class RunDataset:
             shape = shape or {name: column[:0] for name, column in batch.items()}
             yield batch
         for _ in range(getattr(self._dealer, "empty_batches", 0)):
-            yield dict(shape or self._rows.read(0, 1, self._dataset.names).slice(0, 0).to_numpy())
+            yield dict(shape or self._dataset.rows.read(0, 1, self._dataset.names).slice(0, 0).to_numpy())
 
     def enter(self, seat: Seat, *, epoch: int) -> None:
         """Begin an epoch anew in this generation, with what the coordinator says is left of it."""
@@ -186,5 +179,4 @@ def find_epoch(cursors: list[dict[str, Any]], params: DatasetParams) -> int:
 
 
 def _name_of(url: str) -> str:
-    last = PurePosixPath(urlsplit(url).path).name or "data"
-    return re.sub(r"[^A-Za-z0-9._-]", "-", last).lstrip(".") or "data"
+    return ids.make_name(PurePosixPath(urlsplit(url).path).name, default="data")

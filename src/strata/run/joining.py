@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from typing import Any
 
+from strata import ids
 from strata.checkpoint import CheckpointManager
 from strata.config import load_settings
 from strata.errors import ConfigError, ConfigProblem
@@ -73,5 +73,5 @@ def join(
 
 
 def _default_worker_id(rank: int | None) -> str:
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip(".") or "worker"
+    host = ids.make_name(socket.gethostname(), default="worker")
     return f"{host}-{os.getpid()}" if rank is None else f"worker-{rank}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from strata.cluster.seat import Seat
 from strata.data.dataset import Plan
-from strata.data.dealer import Dealer
 from strata.data.skips import SkippedRows
-from strata.run.team import Progress, Seat
+from strata.run.team import Progress
 from strata.sharding import DatasetParams
 
 
@@ -18,7 +18,7 @@ class LocalTeam:
     client = None
 
     def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
-        """Return the only place."""
+        """Return the only seat."""
         return Seat(rank=0, world_size=1, generation=1)
 
     def check(self, seat: Seat) -> None:
@@ -31,9 +31,8 @@ class LocalTeam:
     def register(self, params: DatasetParams, *, fingerprint: str, url: str) -> None:
         """Nobody else needs to know; a position of other data is refused when it is restored."""
 
-    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:
+    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> None:
         """The dataset deals by itself."""
-        raise AssertionError("a dataset without a coordinator deals by itself")
 
     def report(self, seat: Seat, progress: Sequence[Progress]) -> None:
         """The dataset keeps its position by itself."""

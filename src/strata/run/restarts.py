@@ -6,6 +6,8 @@ import signal
 from collections import deque
 from dataclasses import dataclass
 
+from strata.clock import backoff_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
@@ -113,11 +115,10 @@ class Restarts:
             self._recent.popleft()
 
     def _backoff_s(self, ended: Exit, chance: float) -> float:
-        """Double the pause with each quick failure, and take a random part of it: not all are to come at once."""
+        """Pause longer with each quick failure of the same worker."""
         row = 0 if ended.lived_s >= self._policy.healthy_s else self._in_a_row.get(ended.worker_id, 0)
         self._in_a_row[ended.worker_id] = row + 1
-        pause_s = min(self._policy.max_backoff_s, self._policy.first_backoff_s * 2.0 ** min(row, 30))
-        return pause_s * (0.5 + chance / 2)
+        return backoff_s(row, first_s=self._policy.first_backoff_s, max_s=self._policy.max_backoff_s, chance=chance)
 
 
 def _name_of(number: int) -> str:

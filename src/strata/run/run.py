@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any, Self
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
 from strata.cluster.commands import WorkerState
+from strata.cluster.seat import Seat
 from strata.errors import (
     CheckpointError,
     CheckpointExistsError,
@@ -28,7 +28,7 @@ from strata.run.schedule import MEET_TIMEOUT_S, Schedule
 from strata.run.state import State, has_slices, put_back, spread, to_like, to_tree
 from strata.run.steps import Step, go_through
 from strata.run.stopping import StopSignal
-from strata.run.team import Seat, Team
+from strata.run.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -195,14 +195,6 @@ class Run:
     def exchange(self, name: str, payload: bytes, *, timeout_s: float = MEET_TIMEOUT_S) -> list[bytes]:
         """Return everyone's payload (up to 1 MiB each) in the order of ranks. A name is used once in a generation."""
         return self._team.exchange(self._seat, f"user/{name}", payload, timeout_s=timeout_s)
-
-    async def barrier_async(self, name: str, *, timeout_s: float = MEET_TIMEOUT_S) -> None:
-        """As :meth:`barrier`, for an event loop."""
-        await asyncio.to_thread(self.barrier, name, timeout_s=timeout_s)
-
-    async def exchange_async(self, name: str, payload: bytes, *, timeout_s: float = MEET_TIMEOUT_S) -> list[bytes]:
-        """As :meth:`exchange`, for an event loop."""
-        return await asyncio.to_thread(self.exchange, name, payload, timeout_s=timeout_s)
 
     # Ending
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from strata.cluster.seat import Seat
 from strata.run.agreement import Agreement, Word, agree, steps_apart
 from strata.run.cadence import Cadence, SaveTimer
-from strata.run.team import Seat, Team
+from strata.run.team import Team
 
 # About how often the workers agree, and how long one waits for the others then.
 AGREE_S = 1.0

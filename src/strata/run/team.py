@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from strata.client.client import Client
+    from strata.cluster.seat import Seat
     from strata.data.dataset import Plan
     from strata.data.dealer import Dealer
     from strata.data.skips import SkippedRows
     from strata.sharding import DatasetParams
     from strata.sharding.cursor import Spans
-
-
-class Seat(NamedTuple):
-    """A worker's place in one generation of its job."""
-
-    rank: int
-    world_size: int
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +35,7 @@ class Team(Protocol):
         ...
 
     def enter(self, is_told_to_stop: Callable[[], bool]) -> Seat:
-        """Return the place in the present generation, when the job has as many workers as it needs.
+        """Return the seat in the present generation, when the job has as many workers as it needs.
 
         A worker that is told to stop while it waits ends its process.
         """
@@ -60,8 +53,8 @@ class Team(Protocol):
         """Make a dataset known, or raise if the job knows another one by that name."""
         ...
 
-    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:
-        """Return who says what this worker reads in this generation."""
+    def dealer(self, seat: Seat, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer | None:
+        """Return who says what this worker reads in this generation; None if its datasets deal by themselves."""
         ...
 
     def report(self, seat: Seat, progress: Sequence[Progress]) -> None:

@@ -3,15 +3,17 @@
 No clock, disk, network or chance may be used here: every answer follows from its arguments alone.
 """
 
+from strata.sharding.arrangement import Arrangement, DatasetParams
 from strata.sharding.assignment import Assignment, assign, assign_some
 from strata.sharding.consistent_hash import ConsistentHash
 from strata.sharding.cursor import GlobalCursor, StickyCursor, cursor_from_json, span_positions, spans_of
-from strata.sharding.manager import DatasetParams, ShardAssignment, ShardManager
+from strata.sharding.manager import ShardAssignment, ShardManager
 from strata.sharding.order import DataOrder, EpochOrder
 from strata.sharding.permutation import permute, unpermute
 from strata.sharding.ranges import RangeSet
 
 __all__ = [
+    "Arrangement",
     "Assignment",
     "ConsistentHash",
     "DataOrder",

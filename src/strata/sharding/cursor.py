@@ -6,14 +6,14 @@ positions; what is left is its complement, and can be dealt to whoever is there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from strata.errors import DamagedRecordError, NoWorkersError
+from strata.errors import DamagedRecordError
 from strata.sharding.assignment import Assignment, assign_some
 from strata.sharding.order import EpochOrder
 from strata.sharding.permutation import Ints
@@ -42,29 +42,12 @@ class GlobalCursor:
             raise ValueError(f"a cursor cannot go back by {-samples} samples; restore an earlier one")
         return GlobalCursor(self.epoch, self.position + samples)
 
-    def merge(self, other: GlobalCursor) -> GlobalCursor:
-        """Return what either has seen: the further of two cursors of one epoch."""
-        _check_same_epoch(self.epoch, other.epoch)
-        return GlobalCursor(self.epoch, max(self.position, other.position))
-
     def remaining(self, order: EpochOrder) -> RangeSet:
         """Return the positions that are left of the epoch."""
         _check_order(self.epoch, order)
         if self.position > order.total_samples:
             raise ValueError(f"position {self.position} of an epoch of {order.total_samples} samples")
         return RangeSet([self.position], [order.total_samples])
-
-    def deal(self, order: EpochOrder, workers: Sequence[str]) -> dict[str, range]:
-        """Return the positions that each worker gets of what is left, in the order of ``workers``, one by one in turn.
-
-        However many workers take part, their next n positions together are the next n of the epoch.
-        """
-        _check_workers(workers)
-        self.remaining(order)
-        return {
-            worker: range(self.position + turn, order.total_samples, len(workers))
-            for turn, worker in enumerate(workers)
-        }
 
     @property
     def consumed(self) -> RangeSet:
@@ -103,7 +86,8 @@ class StickyCursor:
 
     def merge(self, other: StickyCursor) -> StickyCursor:
         """Return what either has seen."""
-        _check_same_epoch(self.epoch, other.epoch)
+        if other.epoch != self.epoch:
+            raise ValueError(f"cursors of epochs {self.epoch} and {other.epoch} cannot be merged; keep the later one")
         return StickyCursor(self.epoch, self.consumed.union(other.consumed))
 
     def remaining(self, order: EpochOrder) -> RangeSet:
@@ -114,23 +98,16 @@ class StickyCursor:
         return self.consumed.complement(order.total_samples)
 
     def deal(
-        self,
-        order: EpochOrder,
-        dataset_id: str,
-        workers: Sequence[str],
-        previous: Assignment | None = None,
-        *,
-        weights: Mapping[str, int] | None = None,
+        self, order: EpochOrder, dataset_id: str, workers: Sequence[str], previous: Assignment | None = None
     ) -> dict[str, Spans]:
         """Return the spans (shard, start, stop) that each worker gets of what is left, in the epoch's order.
 
         Shards that are not finished are dealt whole and evenly, to within one; with ``previous``, each stays with its
         owner where balance lets it.
         """
-        _check_workers(workers)
         spans = spans_of(order, self.remaining(order))
         shards = np.unique(spans[:, 0])
-        owners = assign_some(dataset_id, shards, workers, previous, weights=weights)
+        owners = assign_some(dataset_id, shards, workers, previous)
         owner_of_span = owners[np.searchsorted(shards, spans[:, 0])]
         by_owner = spans[np.argsort(owner_of_span, kind="stable")]
         ends = np.cumsum(np.bincount(owner_of_span, minlength=len(workers)))
@@ -151,26 +128,31 @@ def cursor_from_json(record: object) -> GlobalCursor | StickyCursor:
     raise DamagedRecordError("cursor", f"{str(record)[:80]!r} has not the fields of a global or a sticky cursor")
 
 
+def check_spans(order: EpochOrder, spans: Iterable[tuple[int, int, int]]) -> None:
+    """Raise ValueError unless each span (shard, start, stop) lies in its shard.
+
+    Numbers and not arrays, because every report of a worker is checked, and has one span or two.
+    """
+    # Positions of the whole epoch are those of one shard that has all samples.
+    size = order.shard_size if order.window_shards == 1 else order.total_samples
+    for shard, start, stop in spans:
+        if not 0 <= shard * size < order.total_samples:
+            raise ValueError(f"shard {shard} of a dataset that has 0 to {-(-order.total_samples // size) - 1}")
+        length = min(size, order.total_samples - shard * size)
+        if not 0 <= start <= stop <= length:
+            raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {length}")
+
+
+def span_ranges(order: EpochOrder, spans: Spans) -> tuple[Ints, Ints]:
+    """Return where each of the rows (shard, start, stop) starts and stops in the epoch."""
+    begins = order.begins_of(order.ranks_of(spans[:, 0])) if order.window_shards == 1 else 0
+    return begins + spans[:, 1], begins + spans[:, 2]
+
+
 def span_positions(order: EpochOrder, spans: Spans) -> RangeSet:
     """Return the positions of rows (shard, start, stop), which must lie in their shards and not overlap."""
-    shards, starts, stops = spans.T
-    if len(shards) == 0:
-        return RangeSet()
-    if order.window_shards > 1:
-        if shards.any() or starts.min() < 0 or (stops < starts).any() or stops.max() > order.total_samples:
-            raise ValueError(f"spans that are not (0, start, stop) of an epoch of {order.total_samples} samples")
-        return _disjoint(starts, stops)
-    if shards.min() < 0 or shards.max() >= order.num_shards:
-        raise ValueError(f"shards {shards.min()} to {shards.max()} of a dataset that has 0 to {order.num_shards - 1}")
-    wrong = (starts < 0) | (stops < starts) | (stops > order.lengths_of(shards))
-    if wrong.any():
-        shard, start, stop = spans[wrong][0].tolist()
-        raise ValueError(f"samples {start} to {stop} of shard {shard}, which has {order.lengths_of(shards)[wrong][0]}")
-    begins = order.begins_of(order.ranks_of(shards))
-    return _disjoint(begins + starts, begins + stops)
-
-
-def _disjoint(starts: Ints, stops: Ints) -> RangeSet:
+    check_spans(order, spans.tolist())
+    starts, stops = span_ranges(order, spans)
     positions = RangeSet(starts, stops)
     if positions.count != (stops - starts).sum():
         raise ValueError("the spans overlap; give each sample once")
@@ -201,15 +183,3 @@ def _named(order: EpochOrder, start: int, stop: int) -> str:
 def _check_order(epoch: int, order: EpochOrder) -> None:
     if order.epoch != epoch:
         raise ValueError(f"a cursor of epoch {epoch} with the order of epoch {order.epoch}; use that epoch's order")
-
-
-def _check_same_epoch(first: int, second: int) -> None:
-    if first != second:
-        raise ValueError(f"cursors of epochs {first} and {second} cannot be merged; keep the later one")
-
-
-def _check_workers(workers: Sequence[str]) -> None:
-    if not workers:
-        raise NoWorkersError("what is left of the epoch")
-    if len(set(workers)) != len(workers):
-        raise ValueError(f"a worker is given twice among {len(workers)}; give each once")

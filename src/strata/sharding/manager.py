@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from strata import ids
-from strata.errors import DamagedRecordError, DatasetConflictError, UnknownDatasetError, UnknownWorkerError
+from strata.errors import DatasetConflictError, UnknownDatasetError, UnknownWorkerError
+from strata.sharding.arrangement import DatasetParams
 from strata.sharding.assignment import MAX_WEIGHT, Assignment, assign
-from strata.sharding.order import GLOBAL_WINDOW_SHARDS, DataOrder, EpochOrder
 
 
 class ShardAssignment(NamedTuple):
@@ -26,69 +25,12 @@ class ShardAssignment(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetParams:
-    """What must be the same in every process for them to agree on shards and order.
-
-    ``file_paths`` is empty, or has one path for each shard.
-    """
-
-    dataset_id: str
-    total_samples: int
-    shard_size: int
-    shuffle: bool = False
-    seed: int = 0
-    data_order: DataOrder = DataOrder.STICKY
-    file_paths: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        ids.dataset_id(self.dataset_id)
-        shards = self.order(epoch=0).num_shards
-        if len(self.file_paths) not in (0, shards):
-            raise ValueError(
-                f"dataset {self.dataset_id!r} has {shards} shards and {len(self.file_paths)} file paths; "
-                "give one for each shard, or none"
-            )
-
-    def order(self, *, epoch: int) -> EpochOrder:
-        """Return the order of an epoch; in all but the global one, each shard is read by one worker."""
-        return EpochOrder(
-            self.total_samples,
-            self.shard_size,
-            seed=self.seed,
-            epoch=epoch,
-            shuffle=self.shuffle,
-            window_shards=GLOBAL_WINDOW_SHARDS if self.data_order is DataOrder.GLOBAL else 1,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all but the file paths, as values that JSON can hold."""
-        return {
-            "dataset_id": self.dataset_id,
-            "total_samples": self.total_samples,
-            "shard_size": self.shard_size,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-            "data_order": str(self.data_order),
-        }
-
-    @classmethod
-    def from_json(cls, record: object) -> DatasetParams:
-        """Return the parameters that :meth:`to_json` wrote, or raise DamagedRecordError."""
-        try:
-            fields = dict(record)  # type: ignore[call-overload]
-            return cls(**{**fields, "data_order": DataOrder(fields["data_order"])})
-        except (TypeError, KeyError, ValueError) as error:
-            raise DamagedRecordError("dataset", f"{str(record)[:80]!r} has not its parameters: {error}") from error
-
-
 class _Dataset:
     """A registered dataset with what is derived from it; of epoch orders, only the one last asked for is kept."""
 
     def __init__(self, params: DatasetParams) -> None:
         self.params = params
-        self.num_shards = params.order(epoch=0).num_shards
-        self.epoch = 0
+        self.num_shards = params.num_shards
         self.assignment: Assignment | None = None
         self.membership = 0
         self._ranks_epoch = -1
@@ -117,16 +59,6 @@ class ShardManager:
         self._workers: dict[str, int] = {}
         # Grows with every change of workers; an assignment made at an earlier number is out of date.
         self._membership = 1
-
-    @property
-    def datasets(self) -> list[str]:
-        """The registered datasets, in the order of their registration."""
-        return list(self._datasets)
-
-    @property
-    def active_workers(self) -> list[str]:
-        """The registered workers, sorted."""
-        return sorted(self._workers)
 
     def register_dataset_params(
         self,
@@ -190,21 +122,6 @@ class ShardManager:
             )
             dataset.membership = self._membership
         return dataset.assignment
-
-    def rebalance_shards(self, dataset_id: str) -> int:
-        """Let changes of workers take effect now; return how many shards have another owner than before."""
-        before = self._dataset(dataset_id).assignment
-        after = self.assignment(dataset_id)
-        return after.num_shards if before is None else len(after.moved_from(before))
-
-    def current_epoch(self, dataset_id: str) -> int:
-        """Return the epoch that the dataset is in."""
-        return self._dataset(dataset_id).epoch
-
-    def advance_epoch(self, dataset_id: str) -> int:
-        """Go to the dataset's next epoch and return it."""
-        self._dataset(dataset_id).epoch += 1
-        return self._datasets[dataset_id].epoch
 
     def _dataset(self, dataset_id: str) -> _Dataset:
         if dataset_id not in self._datasets:

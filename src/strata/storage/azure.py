@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from strata.errors import MissingExtraError
-from strata.storage.retry import RetryPolicy, is_http
 
 try:
     from obstore.store import AzureStore
 
-    from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
+    from strata.storage.object import ObjectStorage, Transfer
 except ModuleNotFoundError as error:
     raise MissingExtraError("azure", needed_for="AzureStorage") from error
 
@@ -38,29 +37,16 @@ class AzureStorage(ObjectStorage):
         account_key: str | None = None,
         sas_token: str | None = None,
         endpoint: str | None = None,
-        retry: RetryPolicy | None = None,
-        part_bytes: int = PART_BYTES,
-        concurrency: int = CONCURRENCY,
-        allow_unsafe: bool = False,
+        **transfer: Unpack[Transfer],
     ) -> None:
         endpoint = endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
-        given = {
-            "account_name": account,
-            "account_key": account_key,
-            "sas_key": sas_token,
-            "endpoint": endpoint,
-        }
-        config: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-
         super().__init__(
-            partial(AzureStore, container, **config),
-            allow_http=is_http(endpoint),
+            partial(AzureStore, container),
+            {"account_name": account, "account_key": account_key, "sas_key": sas_token, "endpoint": endpoint},
             backend=f"az://{container}",
+            endpoint=endpoint,
             prefix=prefix,
-            retry=retry,
-            part_bytes=part_bytes,
-            concurrency=concurrency,
             max_single_put_bytes=MAX_SINGLE_PUT_BYTES,
             max_parts=MAX_PARTS,
-            allow_unsafe=allow_unsafe,
+            **transfer,
         )

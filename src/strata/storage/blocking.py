@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from strata.errors import (
@@ -27,22 +28,27 @@ T = TypeVar("T")
 
 
 async def run_blocking(path: str, work: Callable[[threading.Event], T], stop: threading.Event | None = None) -> T:
-    """Run blocking work in a thread; on cancellation tell it to stop, and raise only when it has.
-
-    A thread that went on alone would still use the caller's buffer, or publish what nobody wants any more.
-    """
+    """Run work on ``path`` as :func:`finish_in_thread` does; on cancellation it is told to stop."""
     stop = stop or threading.Event()
     with translating(path):
-        thread = asyncio.ensure_future(asyncio.to_thread(work, stop))
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            stop.set()
-            while not thread.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([thread])
-            thread.exception()
-            raise
+        return await finish_in_thread(partial(work, stop), on_cancel=stop.set)
+
+
+async def finish_in_thread(work: Callable[[], T], *, on_cancel: Callable[[], None] = lambda: None) -> T:
+    """Run blocking work in a thread; on cancellation, raise only when it has ended.
+
+    A thread that went on alone would still use the caller's memory, or publish what nobody wants any more.
+    """
+    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        on_cancel()
+        while not thread.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
+        thread.exception()
+        raise
 
 
 @contextmanager

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from strata.errors import MissingExtraError
-from strata.storage.retry import RetryPolicy, is_http
 
 try:
     from obstore.store import GCSStore
 
-    from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
+    from strata.storage.object import ObjectStorage, Transfer
 except ModuleNotFoundError as error:
     raise MissingExtraError("gcs", needed_for="GCSStorage") from error
 
@@ -33,27 +32,14 @@ class GCSStorage(ObjectStorage):
         endpoint: str | None = None,
         service_account: str | None = None,
         access_token: str | None = None,
-        retry: RetryPolicy | None = None,
-        part_bytes: int = PART_BYTES,
-        concurrency: int = CONCURRENCY,
-        allow_unsafe: bool = False,
+        **transfer: Unpack[Transfer],
     ) -> None:
         endpoint = endpoint or os.environ.get("GOOGLE_BASE_URL")
-        config: dict[str, Any] = {}
-        if endpoint is not None:
-            config["base_url"] = endpoint
-        if service_account is not None:
-            config["service_account"] = service_account
-        if access_token is not None:
-            config["bearer_token"] = access_token
-
         super().__init__(
-            partial(GCSStore, bucket, **config),
-            allow_http=is_http(endpoint),
+            partial(GCSStore, bucket),
+            {"base_url": endpoint, "service_account": service_account, "bearer_token": access_token},
             backend=f"gs://{bucket}",
+            endpoint=endpoint,
             prefix=prefix,
-            retry=retry,
-            part_bytes=part_bytes,
-            concurrency=concurrency,
-            allow_unsafe=allow_unsafe,
+            **transfer,
         )

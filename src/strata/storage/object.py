@@ -15,7 +15,7 @@ import time
 import uuid
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import obstore
 
@@ -37,7 +37,7 @@ from strata.storage.retry import RetryPolicy
 from strata.storage.upload import Upload, UploadWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from obstore.store import ObjectStore
     from typing_extensions import Buffer
@@ -56,21 +56,35 @@ EXIT_GRACE_S = 0.05
 _JITTER = random.SystemRandom()
 
 
+class Transfer(TypedDict, total=False):
+    """How bytes are moved, the same for every service.
+
+    ``allow_unsafe`` accepts a store that ignores put-if-absent: there, two writers of one ``write_new`` can both
+    succeed.
+    """
+
+    retry: RetryPolicy | None
+    part_bytes: int
+    concurrency: int
+    allow_unsafe: bool
+
+
 class ObjectStorage:
     """Objects in a bucket, below ``prefix``. Memory is bounded by parts under way, never by the object.
 
-    ``connect`` makes the store from ``client_options`` and ``retry_config``. ``max_single_put_bytes`` and
-    ``max_parts`` are the limits of the service. ``allow_unsafe`` accepts a store that ignores put-if-absent:
-    there, two writers of one ``write_new`` can both succeed.
+    ``connect`` makes the store from those of ``config`` that are not None, and from ``client_options`` and
+    ``retry_config``. ``max_single_put_bytes`` and ``max_parts`` are the limits of the service. The rest is
+    :class:`Transfer`.
     """
 
     def __init__(
         self,
         connect: Callable[..., ObjectStore],
+        config: Mapping[str, Any],
         *,
         backend: str,
-        allow_http: bool = False,
-        prefix: str = "",
+        endpoint: str | None,
+        prefix: str,
         retry: RetryPolicy | None = None,
         part_bytes: int = PART_BYTES,
         concurrency: int = CONCURRENCY,
@@ -85,11 +99,13 @@ class ObjectStorage:
         _yield_at_exit()
         self._retry = retry or RetryPolicy()
         with configured(backend):
-            client = self._retry.client_config(allow_http=allow_http)
-            self._store = connect(client_options=client, retry_config=self._retry.retry_config())
+            given = {name: value for name, value in config.items() if value is not None}
+            # An endpoint that was given without encryption is meant so.
+            allow_http = endpoint is not None and endpoint.startswith("http://")
+            given["client_options"] = self._retry.client_config(allow_http=allow_http)
+            self._store = connect(**given, retry_config=self._retry.retry_config())
             # A conditional PUT is retried here and not by obstore: only here a lost answer can be understood.
-            once = self._retry.retry_config(max_attempts=1)
-            self._store_once = connect(client_options=client, retry_config=once)
+            self._store_once = connect(**given, retry_config=self._retry.retry_config(max_attempts=1))
         self._backend = backend
         self._prefix = check_root(prefix)
         self._part_bytes = part_bytes

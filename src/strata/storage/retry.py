@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from strata.clock import backoff_s
+
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
@@ -61,10 +63,4 @@ class RetryPolicy:
 
     def backoff_s(self, attempt: int, jitter: float) -> float:
         """How long to wait after the attempt of this number, counted from 1; ``jitter`` is from 0 to 1."""
-        longest = min(self.max_backoff_s, self.first_backoff_s * 2.0 ** (attempt - 1))
-        return longest * (0.5 + 0.5 * jitter)
-
-
-def is_http(endpoint: str | None) -> bool:
-    """Whether an endpoint was given without encryption, which is then taken as meant."""
-    return endpoint is not None and endpoint.startswith("http://")
+        return backoff_s(attempt - 1, first_s=self.first_backoff_s, max_s=self.max_backoff_s, chance=jitter)

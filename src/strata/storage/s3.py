@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from strata.errors import MissingExtraError
 from strata.storage.profile import find_profile, fixed_credentials
-from strata.storage.retry import RetryPolicy, is_http
 
 try:
     from obstore.store import S3Store
 
-    from strata.storage.object import CONCURRENCY, PART_BYTES, ObjectStorage
+    from strata.storage.object import ObjectStorage, Transfer
 except ModuleNotFoundError as error:
     raise MissingExtraError("s3", needed_for="S3Storage") from error
 
@@ -38,34 +37,27 @@ class S3Storage(ObjectStorage):
         session_token: str | None = None,
         profile: str | None = None,
         virtual_hosted: bool | None = None,
-        retry: RetryPolicy | None = None,
-        part_bytes: int = PART_BYTES,
-        concurrency: int = CONCURRENCY,
-        allow_unsafe: bool = False,
+        **transfer: Unpack[Transfer],
     ) -> None:
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        config: dict[str, Any] = {
-            "virtual_hosted_style_request": endpoint is None if virtual_hosted is None else virtual_hosted
-        }
-        if endpoint is not None:
-            config["endpoint"] = endpoint
+        provider = None
         if access_key_id is not None and secret_access_key is not None:
-            config["credential_provider"] = fixed_credentials(access_key_id, secret_access_key, session_token)
+            provider = fixed_credentials(access_key_id, secret_access_key, session_token)
         elif access_key_id is not None or secret_access_key is not None:
             raise ValueError("access_key_id and secret_access_key go together; only one was given")
         elif (found := find_profile(profile)) is not None:
-            config["credential_provider"] = found.provider
-            region = region or found.region
-        if region is not None:
-            config["region"] = region
-
+            provider, region = found.provider, region or found.region
+        config = {
+            "region": region,
+            "endpoint": endpoint,
+            "virtual_hosted_style_request": endpoint is None if virtual_hosted is None else virtual_hosted,
+            "credential_provider": provider,
+        }
         super().__init__(
-            partial(S3Store, bucket, **config),
-            allow_http=is_http(endpoint),
+            partial(S3Store, bucket),
+            config,
             backend=f"s3://{bucket}",
+            endpoint=endpoint,
             prefix=prefix,
-            retry=retry,
-            part_bytes=part_bytes,
-            concurrency=concurrency,
-            allow_unsafe=allow_unsafe,
+            **transfer,
         )

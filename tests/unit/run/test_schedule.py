@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from strata.cluster.seat import Seat
 from strata.run.agreement import Word
 from strata.run.cadence import Cadence
 from strata.run.schedule import Schedule
-from strata.run.team import Seat
 
 SEAT = Seat(rank=1, world_size=2, generation=3)
 

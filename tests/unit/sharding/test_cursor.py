@@ -94,24 +94,17 @@ TestStickyEpoch = StickyEpoch.TestCase
 class GlobalEpoch(RuleBasedStateMachine):
     """One epoch of a job in global order, in steps of one global batch."""
 
-    @initialize(window=st.integers(1, 5), workers=WORKERS, **SIZES)
-    def start(self, total_samples: int, shard_size: int, seed: int, window: int, workers: list[str]) -> None:
+    @initialize(window=st.integers(1, 5), **SIZES)
+    def start(self, total_samples: int, shard_size: int, seed: int, window: int) -> None:
         self.order = EpochOrder(total_samples, shard_size, seed=seed, window_shards=window)
         self.cursor = GlobalCursor()
         self.seen: list[int] = []
         self.checkpoints = [(self.cursor.to_json(), self.seen.copy())]
-        self.rescale(workers)
-
-    @rule(workers=WORKERS)
-    def rescale(self, workers: list[str]) -> None:
-        self.hands = {worker: list(hand) for worker, hand in self.cursor.deal(self.order, workers).items()}
 
     @rule(batch=st.integers(1, 30))
     def step(self, batch: int) -> None:
-        """All workers together consume the next batch, each its own positions."""
-        positions = sorted(position for hand in self.hands.values() for position in hand)[:batch]
-        for hand in self.hands.values():
-            hand[:] = [position for position in hand if position not in positions]
+        """All workers together consume the next batch of what is left."""
+        positions = [position for run in self.cursor.remaining(self.order) for position in range(*run)][:batch]
         self.seen += self.order.samples_at(np.array(positions, dtype=np.int64)).tolist()
         self.cursor = self.cursor.advance(len(positions))
 
@@ -119,20 +112,18 @@ class GlobalEpoch(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         self.checkpoints.append((self.cursor.to_json(), self.seen.copy()))
 
-    @rule(choice=st.integers(0, 10**6), workers=WORKERS)
-    def fail_and_restore(self, choice: int, workers: list[str]) -> None:
+    @rule(choice=st.integers(0, 10**6))
+    def fail_and_restore(self, choice: int) -> None:
         record, seen = self.checkpoints[choice % len(self.checkpoints)]
         restored = cursor_from_json(json.loads(json.dumps(record)))
         assert isinstance(restored, GlobalCursor)
         self.cursor, self.seen = restored, seen.copy()
-        self.rescale(workers)
 
-    @precondition(lambda self: hasattr(self, "hands"))
+    @precondition(lambda self: hasattr(self, "cursor"))
     @invariant()
     def the_model_has_seen_the_beginning_of_the_one_order(self) -> None:
         assert self.seen == self.order.samples_at(np.arange(self.cursor.position)).tolist()
-        left = sorted(position for hand in self.hands.values() for position in hand)
-        assert left == list(range(self.cursor.position, self.order.total_samples))
+        assert len(self.seen) + self.cursor.remaining(self.order).count == self.order.total_samples
 
 
 TestGlobalEpoch = GlobalEpoch.TestCase
@@ -158,12 +149,6 @@ def test_each_hand_is_in_the_order_of_the_epoch(total_samples: int, shard_size: 
     order = EpochOrder(total_samples, shard_size, seed=seed)
     for spans in StickyCursor().deal(order, "d", ["a", "b", "c"]).values():
         assert (np.diff(order.ranks_of(spans[:, 0])) > 0).all()
-
-
-@given(st.integers(0, 100), st.integers(0, 100))
-def test_merging_global_cursors_keeps_the_further(first: int, second: int) -> None:
-    merged = GlobalCursor(1, first).merge(GlobalCursor(1, second))
-    assert merged == GlobalCursor(1, max(first, second)) == GlobalCursor(1, second).merge(GlobalCursor(1, first))
 
 
 def test_merging_sticky_cursors_keeps_what_either_has_seen() -> None:
@@ -199,8 +184,8 @@ def test_a_sample_cannot_be_consumed_twice() -> None:
 @pytest.mark.parametrize(
     ("span", "message"),
     [
-        ((10, 0, 1), "shards 10 to 10 of a dataset that has 0 to 9"),
-        ((-1, 0, 1), "shards -1 to -1"),
+        ((10, 0, 1), "shard 10 of a dataset that has 0 to 9"),
+        ((-1, 0, 1), "shard -1 of a dataset"),
         ((0, -1, 1), "samples -1 to 1 of shard 0, which has 10"),
         ((0, 5, 2), "samples 5 to 2 of shard 0, which has 10"),
         ((9, 0, 6), "samples 0 to 6 of shard 9, which has 5"),
@@ -220,8 +205,6 @@ def test_cursors_of_other_epochs_and_datasets_are_refused() -> None:
     with pytest.raises(ValueError, match="position 101 of an epoch of 100 samples"):
         StickyCursor(1, RangeSet([100], [101])).remaining(order)
     with pytest.raises(ValueError, match="cursors of epochs 1 and 2 cannot be merged"):
-        GlobalCursor(1).merge(GlobalCursor(2))
-    with pytest.raises(ValueError, match="cursors of epochs 1 and 2 cannot be merged"):
         StickyCursor(1).merge(StickyCursor(2))
     with pytest.raises(ValueError, match="cannot go back by 3 samples"):
         GlobalCursor().advance(-3)
@@ -233,14 +216,10 @@ def test_cursors_of_other_epochs_and_datasets_are_refused() -> None:
 
 def test_dealing_to_nobody_or_twice_to_one_is_refused() -> None:
     order = EpochOrder(100, 10)
-    for deal in (
-        lambda workers: GlobalCursor().deal(order, workers),
-        lambda workers: StickyCursor().deal(order, "d", workers),
-    ):
-        with pytest.raises(NoWorkersError):
-            deal([])
-        with pytest.raises(ValueError, match="given twice"):
-            deal(["a", "a"])
+    with pytest.raises(NoWorkersError):
+        StickyCursor().deal(order, "d", [])
+    with pytest.raises(ValueError, match="given twice"):
+        StickyCursor().deal(order, "d", ["a", "a"])
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,13 @@ class ArrowReader:
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
         """Return whole record batches, as views where they are not compressed."""
-        first, last = np.searchsorted(self._meta.block_rows, (start, stop - 1), side="right") - 1
-        batches = [self._read_batch(block).select(list(columns)) for block in range(int(first), int(last) + 1)]
+        blocks = self._meta.blocks_of(start, stop)
+        batches = [self._read_batch(block).select(list(columns)) for block in blocks]
         return tensors.decode(pa.Table.from_batches(batches), self._schema)
 
     def _read_batch(self, block: int) -> pa.RecordBatch:
-        offset = int(self._meta.block_offsets[block])
-        data = self._file.read(offset, self._meta.block_end(block) - offset)
+        offset, size_bytes = self._meta.place_of(range(block, block + 1))
+        data = self._file.read(offset, size_bytes)
         try:
             if not self._dictionaries:
                 batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self._own_schema)

@@ -141,10 +141,8 @@ class CsvReader:
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
         """Parse whole blocks, and convert only these columns."""
-        meta = self._meta
-        first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
-        begin = int(meta.block_offsets[first])
-        data = self._file.read(begin, meta.block_end(int(last)) - begin)
+        begin, size_bytes = self._meta.place_of(self._meta.blocks_of(start, stop))
+        data = self._file.read(begin, size_bytes)
         types = {name: self._schema.field(name).type for name in columns}
         table = self._format._parse(self._file, begin, start, data, self._schema.names, columns, types)
         if table.num_rows != stop - start:

@@ -75,10 +75,8 @@ class JsonLinesReader:
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
         """Parse whole blocks, and of them only these columns."""
-        meta = self._meta
-        first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
-        begin = int(meta.block_offsets[first])
-        data = self._file.read(begin, meta.block_end(int(last)) - begin)
+        begin, size_bytes = self._meta.place_of(self._meta.blocks_of(start, stop))
+        data = self._file.read(begin, size_bytes)
         wanted = pa.schema([self._schema.field(name) for name in columns])
         table = _parse(self._file, begin, start, data.to_pybytes(), wanted, unexpected="ignore")
         if table.num_rows != stop - start:

@@ -69,27 +69,25 @@ class ParquetReader:
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
         """Decode whole row groups."""
-        first, last = np.searchsorted(self._meta.block_rows, (start, stop - 1), side="right") - 1
-        groups = list(range(int(first), int(last) + 1))
+        groups = self._meta.blocks_of(start, stop)
         if len(columns) == len(self._schema):
-            begin = int(self._meta.block_offsets[first])
-            self._file.will_need(begin, self._meta.block_end(int(last)) - begin)
+            self._file.will_need(*self._meta.place_of(groups))
         try:
             table = self._decode(groups, columns)
         except (pa.ArrowException, OSError) as error:
             raise self._locate(groups, columns, error) from error
         return tensors.decode(table, self._schema).select(columns)
 
-    def _decode(self, groups: list[int], columns: Sequence[str]) -> pa.Table:
+    def _decode(self, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         # Callers read from several threads, so more inside one read would only get in each other's way.
-        table = self._opened.read_row_groups(groups, columns=list(columns), use_threads=False)
+        table = self._opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
         for column in table.columns:
             # Text that is no UTF-8 would break whoever looks at it; other types are right once they are decoded.
             if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                 column.validate(full=True)
         return table
 
-    def _locate(self, groups: list[int], columns: Sequence[str], error: Exception) -> CorruptFileError:
+    def _locate(self, groups: Sequence[int], columns: Sequence[str], error: Exception) -> CorruptFileError:
         """Find which of the groups it is; reading one by one is slow, and here that does not matter."""
         for group in groups:
             try:

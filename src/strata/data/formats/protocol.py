@@ -39,10 +39,16 @@ class FileMeta:
     block_rows: Integers = field(default_factory=_none)
     block_offsets: Integers = field(default_factory=_none)
 
-    def block_end(self, block: int) -> int:
-        """The byte after the last one of the block."""
-        following = block + 1
-        return int(self.block_offsets[following]) if following < len(self.block_offsets) else self.data_bytes
+    def blocks_of(self, start: int, stop: int) -> range:
+        """Return the blocks that hold rows [start, stop)."""
+        first, last = (np.searchsorted(self.block_rows, (start, stop - 1), side="right") - 1).tolist()
+        return range(first, last + 1)
+
+    def place_of(self, blocks: range) -> tuple[int, int]:
+        """Return where consecutive blocks begin, and how many bytes they have."""
+        begin = int(self.block_offsets[blocks.start])
+        end = int(self.block_offsets[blocks.stop]) if blocks.stop < len(self.block_offsets) else self.data_bytes
+        return begin, end - begin
 
 
 class Reader(Protocol):

@@ -85,10 +85,8 @@ class TfRecordReader:
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
         """Check and parse the records of whole blocks."""
-        meta = self._meta
-        first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
-        begin = int(meta.block_offsets[first])
-        data = memoryview(self._file.read(begin, meta.block_end(int(last)) - begin))
+        begin, size_bytes = self._meta.place_of(self._meta.blocks_of(start, stop))
+        data = memoryview(self._file.read(begin, size_bytes))
         records = list(_walk(self._file, data, begin, start))
         if len(records) != stop - start or records[-1].end != len(data):
             problem = f"{stop - start} records were here when it was indexed, and {len(records)} are now"

@@ -82,10 +82,8 @@ class WebDatasetReader:
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
         """Find the members of whole blocks, and decode those that are wanted."""
-        meta = self._meta
-        first, last = np.searchsorted(meta.block_rows, (start, stop - 1), side="right") - 1
-        begin = int(meta.block_offsets[first])
-        data = memoryview(self._file.read(begin, meta.block_end(int(last)) - begin))
+        begin, size_bytes = self._meta.place_of(self._meta.blocks_of(start, stop))
+        data = memoryview(self._file.read(begin, size_bytes))
         samples = _group(self._file, data, begin, start, columns)
         if len(samples) != stop - start:
             problem = f"{stop - start} samples were here when it was indexed, and {len(samples)} are now"
