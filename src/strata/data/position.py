@@ -10,6 +10,7 @@ import numpy as np
 from strata.errors import DamagedRecordError, PositionMismatchError
 from strata.sharding.arrangement import Arrangement
 from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, cursor_from_json
+from strata.sharding.ranges import RangeSet
 
 State: TypeAlias = dict[str, Any]
 Cursor: TypeAlias = GlobalCursor | StickyCursor
@@ -243,7 +244,7 @@ def latest_state(states: Iterable[Mapping[str, Any]]) -> State:
 
 def _merge_sticky(states: Sequence[Mapping[str, Any]]) -> State:
     current = min(int(state["epoch"]) for state in states)
-    merged: dict[int, StickyCursor] = {current: StickyCursor(current)}
+    consumed: dict[int, RangeSet] = {current: RangeSet()}
     for state in states:
         cursors = {cursor.epoch: cursor for cursor in _cursors_of(state)}
         if current not in cursors:
@@ -254,14 +255,14 @@ def _merge_sticky(states: Sequence[Mapping[str, Any]]) -> State:
         for epoch, cursor in cursors.items():
             assert isinstance(cursor, StickyCursor)
             if epoch >= current:
-                merged[epoch] = merged.get(epoch, StickyCursor(epoch)).merge(cursor)
-    first, *others = (merged[epoch].to_json() for epoch in sorted(merged))
-    whole = {"version": _VERSION, "dataset": dict(states[0]["dataset"]), **first}
+                consumed[epoch] = consumed.get(epoch, RangeSet()).union(cursor.consumed)
+    first, *others = (StickyCursor(epoch, consumed[epoch]).to_json() for epoch in sorted(consumed))
+    merged = {"version": _VERSION, "dataset": dict(states[0]["dataset"]), **first}
     if others:
-        whole["others"] = others
+        merged["others"] = others
     if parts := _merge_parts([state["parts"] for state in states if "parts" in state]):
-        whole["parts"] = parts
-    return whole
+        merged["parts"] = parts
+    return merged
 
 
 def _merge_parts(given: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

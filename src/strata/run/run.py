@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -195,6 +196,14 @@ class Run:
     def exchange(self, name: str, payload: bytes, *, timeout_s: float = MEET_TIMEOUT_S) -> list[bytes]:
         """Return everyone's payload (up to 1 MiB each) in the order of ranks. A name is used once in a generation."""
         return self._team.exchange(self._seat, f"user/{name}", payload, timeout_s=timeout_s)
+
+    async def barrier_async(self, name: str, *, timeout_s: float = MEET_TIMEOUT_S) -> None:
+        """As :meth:`barrier`, for an event loop."""
+        await asyncio.to_thread(self.barrier, name, timeout_s=timeout_s)
+
+    async def exchange_async(self, name: str, payload: bytes, *, timeout_s: float = MEET_TIMEOUT_S) -> list[bytes]:
+        """As :meth:`exchange`, for an event loop."""
+        return await asyncio.to_thread(self.exchange, name, payload, timeout_s=timeout_s)
 
     # Ending
 

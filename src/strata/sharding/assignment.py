@@ -187,6 +187,8 @@ def assign_some(
     shard_ids: npt.NDArray[np.integer],
     workers: Iterable[str],
     previous: Assignment | None = None,
+    *,
+    weights: Mapping[str, int] | None = None,
 ) -> Owners:
     """Give each of ``shard_ids`` to a worker, as :func:`assign` would if the dataset had no other shards.
 
@@ -197,7 +199,7 @@ def assign_some(
     owners: Owners = np.full(len(shard_ids), NOBODY, dtype=np.int32)
     if previous is not None:
         owners[:] = previous.owners_among(names)[shard_ids]
-    place(dataset_id, shard_ids, owners, ring, np.ones(len(names), dtype=np.int64))
+    place(dataset_id, shard_ids, owners, ring, _checked_weights(weights or {}, names))
     return owners
 
 

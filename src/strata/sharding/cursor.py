@@ -6,14 +6,14 @@ positions; what is left is its complement, and can be dealt to whoever is there 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from strata.errors import DamagedRecordError
+from strata.errors import DamagedRecordError, NoWorkersError
 from strata.sharding.assignment import Assignment, assign_some
 from strata.sharding.order import EpochOrder
 from strata.sharding.permutation import Ints
@@ -41,6 +41,11 @@ class GlobalCursor:
         if samples < 0:
             raise ValueError(f"a cursor cannot go back by {-samples} samples; restore an earlier one")
         return GlobalCursor(self.epoch, self.position + samples)
+
+    def merge(self, other: GlobalCursor) -> GlobalCursor:
+        """Return what either has seen: the further of two cursors of one epoch."""
+        _check_same_epoch(self.epoch, other.epoch)
+        return GlobalCursor(self.epoch, max(self.position, other.position))
 
     def remaining(self, order: EpochOrder) -> RangeSet:
         """Return the positions that are left of the epoch."""
@@ -86,8 +91,7 @@ class StickyCursor:
 
     def merge(self, other: StickyCursor) -> StickyCursor:
         """Return what either has seen."""
-        if other.epoch != self.epoch:
-            raise ValueError(f"cursors of epochs {self.epoch} and {other.epoch} cannot be merged; keep the later one")
+        _check_same_epoch(self.epoch, other.epoch)
         return StickyCursor(self.epoch, self.consumed.union(other.consumed))
 
     def remaining(self, order: EpochOrder) -> RangeSet:
@@ -98,16 +102,26 @@ class StickyCursor:
         return self.consumed.complement(order.total_samples)
 
     def deal(
-        self, order: EpochOrder, dataset_id: str, workers: Sequence[str], previous: Assignment | None = None
+        self,
+        order: EpochOrder,
+        dataset_id: str,
+        workers: Sequence[str],
+        previous: Assignment | None = None,
+        *,
+        weights: Mapping[str, int] | None = None,
     ) -> dict[str, Spans]:
         """Return the spans (shard, start, stop) that each worker gets of what is left, in the epoch's order.
 
         Shards that are not finished are dealt whole and evenly, to within one; with ``previous``, each stays with its
         owner where balance lets it.
         """
+        if not workers:
+            raise NoWorkersError("what is left of the epoch")
+        if len(set(workers)) != len(workers):
+            raise ValueError(f"a worker is given twice among {len(workers)}; give each once")
         spans = spans_of(order, self.remaining(order))
         shards = np.unique(spans[:, 0])
-        owners = assign_some(dataset_id, shards, workers, previous)
+        owners = assign_some(dataset_id, shards, workers, previous, weights=weights)
         owner_of_span = owners[np.searchsorted(shards, spans[:, 0])]
         by_owner = spans[np.argsort(owner_of_span, kind="stable")]
         ends = np.cumsum(np.bincount(owner_of_span, minlength=len(workers)))
@@ -183,3 +197,8 @@ def _named(order: EpochOrder, start: int, stop: int) -> str:
 def _check_order(epoch: int, order: EpochOrder) -> None:
     if order.epoch != epoch:
         raise ValueError(f"a cursor of epoch {epoch} with the order of epoch {order.epoch}; use that epoch's order")
+
+
+def _check_same_epoch(first: int, second: int) -> None:
+    if first != second:
+        raise ValueError(f"cursors of epochs {first} and {second} cannot be merged; keep the later one")

@@ -31,6 +31,7 @@ class _Dataset:
     def __init__(self, params: DatasetParams) -> None:
         self.params = params
         self.num_shards = params.num_shards
+        self.epoch = 0
         self.assignment: Assignment | None = None
         self.membership = 0
         self._ranks_epoch = -1
@@ -59,6 +60,16 @@ class ShardManager:
         self._workers: dict[str, int] = {}
         # Grows with every change of workers; an assignment made at an earlier number is out of date.
         self._membership = 1
+
+    @property
+    def datasets(self) -> list[str]:
+        """The registered datasets, in the order of their registration."""
+        return list(self._datasets)
+
+    @property
+    def active_workers(self) -> list[str]:
+        """The registered workers, sorted."""
+        return sorted(self._workers)
 
     def register_dataset_params(
         self,
@@ -122,6 +133,21 @@ class ShardManager:
             )
             dataset.membership = self._membership
         return dataset.assignment
+
+    def rebalance_shards(self, dataset_id: str) -> int:
+        """Let changes of workers take effect now; return how many shards have another owner than before."""
+        before = self._dataset(dataset_id).assignment
+        after = self.assignment(dataset_id)
+        return after.num_shards if before is None else len(after.moved_from(before))
+
+    def current_epoch(self, dataset_id: str) -> int:
+        """Return the epoch that the dataset is in."""
+        return self._dataset(dataset_id).epoch
+
+    def advance_epoch(self, dataset_id: str) -> int:
+        """Go to the dataset's next epoch and return it."""
+        self._dataset(dataset_id).epoch += 1
+        return self._datasets[dataset_id].epoch
 
     def _dataset(self, dataset_id: str) -> _Dataset:
         if dataset_id not in self._datasets:

@@ -8,6 +8,7 @@ any number of workers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -15,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from strata.sharding.assignment import MAX_SHARDS
-from strata.sharding.hashing import mix_integers, spread
+from strata.sharding.hashing import U64, mix_integers, spread
 from strata.sharding.permutation import MAX_COUNT, Ints, permute, unpermute
 
 GLOBAL_WINDOW_SHARDS = 16
@@ -69,6 +70,10 @@ class EpochOrder:
         """How many shards the dataset has; the last one may be shorter than the others."""
         return -(-self.total_samples // self.shard_size)
 
+    def shuffle_shards(self) -> Ints:
+        """Return all shards in the order of this epoch."""
+        return self.shards_at(np.arange(self.num_shards))
+
     def shards_at(self, ranks: Ints) -> Ints:
         """Return the shards that have these ranks."""
         if not self.shuffle:
@@ -110,10 +115,19 @@ class EpochOrder:
         if not self.shuffle:
             return positions
         windows = self._windows_at(positions)
-        mixed = self._mix(positions - self._begins(windows), windows)
+        mixed = self._mix(positions - self._begins(windows), windows, permute)
         slots, offsets = np.divmod(mixed, self.shard_size)
         ranks = windows * self.window_shards + self._from_slots(windows, slots)
         return self.shards_at(ranks) * self.shard_size + offsets
+
+    def positions_of(self, samples: Ints) -> Ints:
+        """Return the position at which each sample stands."""
+        if not self.shuffle:
+            return samples
+        shards, offsets = np.divmod(samples, self.shard_size)
+        windows, places = np.divmod(self.ranks_of(shards), self.window_shards)
+        mixed = self._to_slots(windows, places) * self.shard_size + offsets
+        return self._begins(windows) + self._mix(mixed, windows, unpermute)
 
     # A window is a run of ``window_shards`` ranks. In the one that has the short shard, that shard takes the last slot,
     # so that slots are of equal length everywhere and only the end of a window can be missing.
@@ -126,20 +140,20 @@ class EpochOrder:
         behind = positions >= (self._short_window + 1) * self._window_size - self._missing
         return (positions + behind * self._missing) // self._window_size
 
-    def _mix(self, offsets: Ints, windows: Ints) -> Ints:
+    def _mix(self, offsets: Ints, windows: Ints, shuffle: Callable[[Ints, int, U64 | int], Ints]) -> Ints:
         """Shuffle offsets within their windows, each window by a key of its own."""
         if len(windows) == 0:
             return offsets
         first, last = int(windows.min()), int(windows.max())
         if first == last:
-            return permute(offsets, self._length(first), int(spread(self._window_key, windows[:1])[0]))
+            return shuffle(offsets, self._length(first), int(spread(self._window_key, windows[:1])[0]))
         mixed = np.empty_like(offsets)
         special = {self._short_window, self._last_window}
         groups = [(windows == window, self._length(window)) for window in sorted(special)]
         groups.append((~np.isin(windows, list(special)), self._window_size))
         for group, length in groups:
             if group.any():
-                mixed[group] = permute(offsets[group], length, spread(self._window_key, windows[group]))
+                mixed[group] = shuffle(offsets[group], length, spread(self._window_key, windows[group]))
         return mixed
 
     def _length(self, window: int) -> int:
@@ -150,6 +164,14 @@ class EpochOrder:
         moved = (windows == self._short_window) & (slots >= self._short_place)
         return np.where(
             moved & (slots == self._short_slot), self._short_place, slots + (moved & (slots < self._short_slot))
+        )
+
+    def _to_slots(self, windows: Ints, places: Ints) -> Ints:
+        in_short = windows == self._short_window
+        return np.where(
+            in_short & (places == self._short_place),
+            self._short_slot,
+            places - (in_short & (places > self._short_place)),
         )
 
     @cached_property

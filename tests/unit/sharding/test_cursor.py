@@ -151,6 +151,12 @@ def test_each_hand_is_in_the_order_of_the_epoch(total_samples: int, shard_size: 
         assert (np.diff(order.ranks_of(spans[:, 0])) > 0).all()
 
 
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_merging_global_cursors_keeps_the_further(first: int, second: int) -> None:
+    merged = GlobalCursor(1, first).merge(GlobalCursor(1, second))
+    assert merged == GlobalCursor(1, max(first, second)) == GlobalCursor(1, second).merge(GlobalCursor(1, first))
+
+
 def test_merging_sticky_cursors_keeps_what_either_has_seen() -> None:
     order = EpochOrder(100, 10)
     first, second = StickyCursor().advance(order, [(3, 0, 4)]), StickyCursor().advance(order, [(3, 2, 6), (5, 0, 1)])
@@ -204,6 +210,8 @@ def test_cursors_of_other_epochs_and_datasets_are_refused() -> None:
         GlobalCursor(1, 101).remaining(order)
     with pytest.raises(ValueError, match="position 101 of an epoch of 100 samples"):
         StickyCursor(1, RangeSet([100], [101])).remaining(order)
+    with pytest.raises(ValueError, match="cursors of epochs 1 and 2 cannot be merged"):
+        GlobalCursor(1).merge(GlobalCursor(2))
     with pytest.raises(ValueError, match="cursors of epochs 1 and 2 cannot be merged"):
         StickyCursor(1).merge(StickyCursor(2))
     with pytest.raises(ValueError, match="cannot go back by 3 samples"):
