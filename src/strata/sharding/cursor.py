@@ -54,6 +54,18 @@ class GlobalCursor:
             raise ValueError(f"position {self.position} of an epoch of {order.total_samples} samples")
         return RangeSet([self.position], [order.total_samples])
 
+    def deal(self, order: EpochOrder, workers: Sequence[str]) -> dict[str, range]:
+        """Return the positions that each worker gets of what is left, in the order of ``workers``, one by one in turn.
+
+        However many workers take part, their next n positions together are the next n of the epoch.
+        """
+        _check_workers(workers)
+        self.remaining(order)
+        return {
+            worker: range(self.position + turn, order.total_samples, len(workers))
+            for turn, worker in enumerate(workers)
+        }
+
     @property
     def consumed(self) -> RangeSet:
         """The positions that were consumed."""
@@ -115,10 +127,7 @@ class StickyCursor:
         Shards that are not finished are dealt whole and evenly, to within one; with ``previous``, each stays with its
         owner where balance lets it.
         """
-        if not workers:
-            raise NoWorkersError("what is left of the epoch")
-        if len(set(workers)) != len(workers):
-            raise ValueError(f"a worker is given twice among {len(workers)}; give each once")
+        _check_workers(workers)
         spans = spans_of(order, self.remaining(order))
         shards = np.unique(spans[:, 0])
         owners = assign_some(dataset_id, shards, workers, previous, weights=weights)
@@ -202,3 +211,10 @@ def _check_order(epoch: int, order: EpochOrder) -> None:
 def _check_same_epoch(first: int, second: int) -> None:
     if first != second:
         raise ValueError(f"cursors of epochs {first} and {second} cannot be merged; keep the later one")
+
+
+def _check_workers(workers: Sequence[str]) -> None:
+    if not workers:
+        raise NoWorkersError("what is left of the epoch")
+    if len(set(workers)) != len(workers):
+        raise ValueError(f"a worker is given twice among {len(workers)}; give each once")

@@ -94,17 +94,24 @@ TestStickyEpoch = StickyEpoch.TestCase
 class GlobalEpoch(RuleBasedStateMachine):
     """One epoch of a job in global order, in steps of one global batch."""
 
-    @initialize(window=st.integers(1, 5), **SIZES)
-    def start(self, total_samples: int, shard_size: int, seed: int, window: int) -> None:
+    @initialize(window=st.integers(1, 5), workers=WORKERS, **SIZES)
+    def start(self, total_samples: int, shard_size: int, seed: int, window: int, workers: list[str]) -> None:
         self.order = EpochOrder(total_samples, shard_size, seed=seed, window_shards=window)
         self.cursor = GlobalCursor()
         self.seen: list[int] = []
         self.checkpoints = [(self.cursor.to_json(), self.seen.copy())]
+        self.rescale(workers)
+
+    @rule(workers=WORKERS)
+    def rescale(self, workers: list[str]) -> None:
+        self.hands = {worker: list(hand) for worker, hand in self.cursor.deal(self.order, workers).items()}
 
     @rule(batch=st.integers(1, 30))
     def step(self, batch: int) -> None:
-        """All workers together consume the next batch of what is left."""
-        positions = [position for run in self.cursor.remaining(self.order) for position in range(*run)][:batch]
+        """All workers together consume the next batch, each its own positions."""
+        positions = sorted(position for hand in self.hands.values() for position in hand)[:batch]
+        for hand in self.hands.values():
+            hand[:] = [position for position in hand if position not in positions]
         self.seen += self.order.samples_at(np.array(positions, dtype=np.int64)).tolist()
         self.cursor = self.cursor.advance(len(positions))
 
@@ -112,18 +119,20 @@ class GlobalEpoch(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         self.checkpoints.append((self.cursor.to_json(), self.seen.copy()))
 
-    @rule(choice=st.integers(0, 10**6))
-    def fail_and_restore(self, choice: int) -> None:
+    @rule(choice=st.integers(0, 10**6), workers=WORKERS)
+    def fail_and_restore(self, choice: int, workers: list[str]) -> None:
         record, seen = self.checkpoints[choice % len(self.checkpoints)]
         restored = cursor_from_json(json.loads(json.dumps(record)))
         assert isinstance(restored, GlobalCursor)
         self.cursor, self.seen = restored, seen.copy()
+        self.rescale(workers)
 
-    @precondition(lambda self: hasattr(self, "cursor"))
+    @precondition(lambda self: hasattr(self, "hands"))
     @invariant()
     def the_model_has_seen_the_beginning_of_the_one_order(self) -> None:
         assert self.seen == self.order.samples_at(np.arange(self.cursor.position)).tolist()
-        assert len(self.seen) + self.cursor.remaining(self.order).count == self.order.total_samples
+        left = sorted(position for hand in self.hands.values() for position in hand)
+        assert left == list(range(self.cursor.position, self.order.total_samples))
 
 
 TestGlobalEpoch = GlobalEpoch.TestCase
@@ -224,10 +233,14 @@ def test_cursors_of_other_epochs_and_datasets_are_refused() -> None:
 
 def test_dealing_to_nobody_or_twice_to_one_is_refused() -> None:
     order = EpochOrder(100, 10)
-    with pytest.raises(NoWorkersError):
-        StickyCursor().deal(order, "d", [])
-    with pytest.raises(ValueError, match="given twice"):
-        StickyCursor().deal(order, "d", ["a", "a"])
+    for deal in (
+        lambda workers: GlobalCursor().deal(order, workers),
+        lambda workers: StickyCursor().deal(order, "d", workers),
+    ):
+        with pytest.raises(NoWorkersError):
+            deal([])
+        with pytest.raises(ValueError, match="given twice"):
+            deal(["a", "a"])
 
 
 @pytest.mark.parametrize(
