@@ -105,6 +105,12 @@ def test_a_loop_that_meets_nobody_trains_on_while_the_coordinator_is_away(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+async def test_barriers_and_exchanges_have_twins_for_an_event_loop(served: CoordinatorProcess, tmp_path: Path) -> None:
+    with strata.join(coordinator_url=served.url, worker_id="w", checkpoints=tmp_path / "c") as run:
+        await run.barrier_async("here")
+        assert await run.exchange_async("names", b"w") == [b"w"]
+
+
 def test_a_worker_that_hangs_longer_than_its_lease_is_out_and_comes_back_by_itself(
     served: CoordinatorProcess, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # What a tensor was, so that it comes back as that: "scalar" is NumPy's, "bytes" is a plain bytes object.
 Kind = Literal["numpy", "torch", "jax", "scalar", "bytes"]
-KINDS: tuple[Kind, ...] = ("numpy", "torch", "jax", "scalar", "bytes")
 
 
 class RefusedError(Exception):
