@@ -16,6 +16,8 @@ MAX_WORKERS = 6
 # A checkpoint is worth damaging when there is another one; that is waited for.
 ROT_TRIES = 12
 ROT_AGAIN_S = 4.0
+# By how long the worker is away that goes with it: a quarter of the checkpoints are lost, the others damaged.
+LOST_BELOW_S = 3.5
 PLAIN_FAULTS = ("crash", "crash", "pause", "partition", "channel", "coordinator", "store", "join")
 FAULTS = (*PLAIN_FAULTS, "rot", "held")
 
@@ -72,12 +74,12 @@ def inflict(world: World, fault: Fault) -> None:
 
 def _rot(world: World, fault: Fault, *, tries: int) -> None:
     """Damage a checkpoint, together with a worker: when it comes back, all have to restore."""
-    manifest = world.store.rot(fault.choice)
+    manifest = world.store.rot(fault.choice, is_lost=fault.lasts_s < LOST_BELOW_S)
     if manifest is None:
         if tries and not all(worker.finished for worker in world.workers.values()):
             world.at(ROT_AGAIN_S, lambda: _rot(world, fault, tries=tries - 1))
         return
-    world.note(f"step {manifest.step} rots")
+    world.note(f"step {manifest.step} {'is lost' if manifest.step in world.store.lost else 'rots'}")
     candidates = [worker for worker in world.workers.values() if worker.alive and not worker.finished]
     if candidates:
         world.crash_worker(candidates[0], fault.lasts_s)

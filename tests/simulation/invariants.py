@@ -68,7 +68,7 @@ class Invariants:
                 if manifest is not None and not manifest.has_rotted:
                     raise ViolationError(f"step {step} was rejected, but nothing is wrong with it")
         for effect in effects:
-            if isinstance(effect, e.CheckpointCommitted) and effect.step not in self._world.store.manifests:
+            if isinstance(effect, e.CheckpointCommitted) and self._world.store.find(effect.step) is None:
                 raise ViolationError(f"step {effect.step} is announced, but its manifest is not in storage")
 
     def released(self, command: c.JobCommand, reply: object, effects: list[e.Effect]) -> None:
@@ -78,15 +78,16 @@ class Invariants:
                 self._note_announced(effect.step)
         if isinstance(command, c.RejectCheckpoint) and not isinstance(reply, StrataError):
             for step in self._job().commits.rejected:
-                manifest = self._world.store.manifests.get(step)
+                manifest = self._world.store.find(step)
                 if manifest is not None and self._rejected.get(step) is not manifest:
                     self._rejected[step] = manifest
                     self._world.tally["rejections"] += 1
                     self._world.note(f"step {step} was rejected")
-                    self._world.person.hear_of_rejection(step)
+                    if step in self._world.store.manifests:
+                        self._world.person.hear_of_rejection(step)
 
     def _note_announced(self, step: int) -> None:
-        manifest = self._world.store.manifests.get(step)
+        manifest = self._world.store.find(step)
         if manifest is not None and self._announced.get(step) is not manifest:
             self._world.tally["commits announced"] += 1
             self._announced[step] = manifest
@@ -113,7 +114,7 @@ class Invariants:
                 raise ViolationError(f"all begin anew, although steps {sorted(self._announced)} were announced")
             return
         step = point.checkpoint.step
-        manifest = self._world.store.manifests.get(step)
+        manifest = self._world.store.find(step)
         if manifest is None:
             raise ViolationError(f"step {step} is to be restored, but it was deleted")
         if self._rejected.get(step) is manifest:
@@ -199,9 +200,11 @@ class Invariants:
     def check_end(self) -> None:
         """Everyone has finished: each sample was seen once, and each name counted once."""
         store = self._world.store
-        # What was rejected is of a history that nobody went on with.
-        last = max(step for step, manifest in store.manifests.items() if self._rejected.get(step) is not manifest)
-        model = Counter(store.model(store.manifests[last]))
+        # What was rejected is of a history that nobody went on with. What was lost when all had finished counts.
+        lost = {step: manifest for step, manifest in store.lost.items() if self._announced.get(step) is manifest}
+        ends = {**lost, **store.manifests}
+        last = max(step for step, manifest in ends.items() if self._rejected.get(step) is not manifest)
+        model = Counter(store.model(ends[last]))
         self._world.tally["samples"] += model.total()
         if model != Counter(range(self._world.order.total_samples)):
             raise ViolationError(f"the finished epoch was not seen exactly once: {sorted(model.elements())}")

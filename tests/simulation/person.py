@@ -28,7 +28,7 @@ class Person:
 
         def mend() -> None:
             self._world.note(f"step {manifest.step} is brought back")
-            manifest.is_rotten = False
+            self._world.store.bring_back(manifest)
 
         self._world.at(self._delay_s(), mend)
 

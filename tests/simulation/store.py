@@ -43,6 +43,7 @@ class Store:
         self.failure_rate = 0.0
         self.parts: dict[str, Part] = {}
         self.manifests: dict[int, Manifest] = {}
+        self.lost: dict[int, Manifest] = {}
         # Also of the steps that were deleted: their reports were cleaned up when they were committed.
         self.written: dict[tuple[int, int], Manifest] = {}
 
@@ -57,18 +58,32 @@ class Store:
         there = self.manifests.get(manifest.step)
         if there is None and (manifest.step, manifest.generation) not in self.written:
             there = self.manifests[manifest.step] = self.written[manifest.step, manifest.generation] = manifest
+            self.lost.pop(manifest.step, None)
         if there is None or there.parts != manifest.parts:
             raise TakenError
         return there
 
-    def rot(self, choice: float) -> Manifest | None:
-        """Make a checkpoint unreadable, most often the newest, and seldom the only one that can be read."""
+    def rot(self, choice: float, *, is_lost: bool) -> Manifest | None:
+        """Make a checkpoint unreadable or lose it, most often the newest, and seldom the only one that can be read."""
         steps = sorted(step for step, manifest in self.manifests.items() if not manifest.is_rotten)
         if not steps or (len(steps) == 1 and choice > 0.3):
             return None
         manifest = self.manifests[steps[-1] if choice < 0.7 else steps[int((choice - 0.7) / 0.3 * len(steps))]]
         manifest.is_rotten = manifest.has_rotted = True
+        if is_lost:
+            self.lost[manifest.step] = self.manifests.pop(manifest.step)
         return manifest
+
+    def find(self, step: int) -> Manifest | None:
+        """Return the manifest of a step, also if it is lost; then the step is free to be saved again."""
+        return self.manifests.get(step, self.lost.get(step))
+
+    def bring_back(self, manifest: Manifest) -> None:
+        """Make a checkpoint readable again, from a copy."""
+        manifest.is_rotten = False
+        if self.lost.get(manifest.step) is manifest:
+            del self.lost[manifest.step]
+            self.manifests.setdefault(manifest.step, manifest)
 
     def model(self, manifest: Manifest | None) -> list[int]:
         """Return the samples that the model of a checkpoint has seen, in no order, with repetitions."""

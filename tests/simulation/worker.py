@@ -173,7 +173,7 @@ class Worker:
         """Return what it goes on from; if that cannot be read, say so and go on in the generation that begins then."""
         if point.checkpoint is None:
             return None
-        manifest = self.world.store.manifests.get(point.checkpoint.step)
+        manifest = self.world.store.find(point.checkpoint.step)
         if manifest is not None and not manifest.is_rotten:
             return manifest
         reject = c.RejectCheckpoint(
