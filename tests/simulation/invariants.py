@@ -34,6 +34,7 @@ class Invariants:
         self._world = world
         self._announced: dict[int, Manifest] = {}
         self._rejected: dict[int, Manifest] = {}
+        self._begun_anew: set[int] = set()
         self._members_of: dict[int, tuple[tuple[str, str], ...]] = {}
         self._hands: dict[int, dict[str, RangeSet]] = {}
         self._shared: dict[int, RangeSet] = {}
@@ -55,9 +56,9 @@ class Invariants:
                 self._check_vouched(command)
             case c.Vouch() | c.ChannelLost() | c.Heartbeat() | c.RegisterWorker():
                 self._note_life(command)
-            case c.AskRestorePoint():
+            case c.AskRestorePoint(generation=generation):
                 assert isinstance(reply, RestorePoint)
-                self._check_restore_point(reply)
+                self._check_restore_point(generation, reply)
             case c.AskCommit(step=step, part=part):
                 assert isinstance(reply, CommitProgress)
                 manifests = self._world.store.written.items()
@@ -108,10 +109,12 @@ class Invariants:
             if step not in index and manifests.get(step) is manifest and not manifest.has_rotted:
                 raise ViolationError(f"step {step} was announced and is gone from the index")
 
-    def _check_restore_point(self, point: RestorePoint) -> None:
+    def _check_restore_point(self, generation: int, point: RestorePoint) -> None:
         if point.checkpoint is None:
-            if self._announced:
+            # Who asks again in a generation that began so is told the same, also after its first checkpoint.
+            if self._announced and generation not in self._begun_anew:
                 raise ViolationError(f"all begin anew, although steps {sorted(self._announced)} were announced")
+            self._begun_anew.add(generation)
             return
         step = point.checkpoint.step
         manifest = self._world.store.find(step)
