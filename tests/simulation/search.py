@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from tests.simulation.world import ViolationError, World
+from tests.simulation.invariants import ViolationError
+from tests.simulation.world import World
 
 SEEDS_PER_TASK = 50
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strata.cluster import commands as c
+from strata.cluster import keys
 from strata.cluster.barriers import Barriers
-from strata.cluster.commits import Pending
+from strata.cluster.cluster import _HANDLERS
+from strata.cluster.commits import Committed, Pending
 from strata.cluster.deals import LeasedDeal
+from strata.cluster.job import Job
+from strata.cluster.keys import Keys
 from strata.cluster.ledger import EpochLedger, Ledger
 from strata.cluster.membership import Membership
+from strata.cluster.replies import Done, KeyValue
 from strata.sharding import DataOrder
+from tests.simulation.faults import FAULTS
+from tests.simulation.invariants import ViolationError
 from tests.simulation.search import run_seed, run_seeds, shrink
-from tests.simulation.world import FAULTS, ViolationError, World
+from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("SEEDS", "2000"))
 # A planted bug must show within this many worlds.
@@ -36,6 +44,8 @@ def test_every_invariant_holds_in_every_world() -> None:
     # A world in which nothing happens proves nothing.
     assert all(tally[fault] > SEEDS // 10 for fault in FAULTS), tally
     assert tally["commits announced"] > SEEDS
+    assert all(tally[what] > SEEDS // 10 for what in ("rejections", "vouches", "keys set", "skips")), tally
+    assert tally["given up"] > 0
 
 
 def test_the_same_seed_gives_the_same_world() -> None:
@@ -46,9 +56,13 @@ def test_the_same_seed_gives_the_same_world() -> None:
 
 
 @pytest.mark.parametrize("seed", [55_472, 68_808])
-def test_worlds_that_once_failed_hold(seed: int) -> None:
-    """A late manifest of a history that was rolled back became the newest checkpoint."""
-    World(seed, data_order=DataOrder.STICKY).run()
+def test_worlds_in_which_a_late_manifest_of_a_history_that_was_rolled_back_became_the_newest_hold(seed: int) -> None:
+    World(seed, data_order=DataOrder.STICKY, is_plain=True).run()
+
+
+@pytest.mark.parametrize("seed", [302, 607, 635])
+def test_worlds_in_which_a_late_confirmation_brought_a_rejected_checkpoint_back_hold(seed: int) -> None:
+    World(seed).run()
 
 
 def _accept_any_generation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +124,52 @@ def _lease_a_shard_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeasedDeal, "take", careless)
 
 
+def _take_a_rejected_checkpoint_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusting(self: Job, command: c.AdoptCheckpoints, now_s: float) -> Any:
+        return Done(), [effect for row in command.checkpoints for effect in self._commit(Committed(*row), now_s)]
+
+    monkeypatch.setitem(_HANDLERS, c.AdoptCheckpoints, trusting)
+
+
+def _reject_the_only_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(self: Job, command: c.RejectCheckpoint, now_s: float) -> Any:
+        self.membership.check(command)
+        if command.step in self.commits.committed:
+            self.commits.reject(command.step, command.reason)
+            self.membership.begin_anew()
+            return Done(), self._new_generation(now_s, "rejected")
+        return Done(), []
+
+    monkeypatch.setitem(_HANDLERS, c.RejectCheckpoint, hasty)
+
+
+def _do_not_listen_to_who_vouches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "vouch", lambda *_, **__: None)
+
+
+def _set_a_key_again_when_that_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = Keys.set
+
+    def careless(self: Keys, command: c.SetKey) -> KeyValue:
+        return once(self, replace(command, token=self.get(command.key).token))
+
+    monkeypatch.setattr(Keys, "set", careless)
+
+
+def _forget_who_set_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "MAX_WRITERS", 1)
+
+
+def _forget_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    roll_back = Ledger.roll_back
+
+    def thorough(self: Ledger, cursors: str) -> None:
+        roll_back(self, cursors)
+        self._skipped.clear()
+
+    monkeypatch.setattr(Ledger, "roll_back", thorough)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _accept_any_generation,
     _cut_at_the_present,
@@ -121,6 +181,12 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _keep_barriers_in_a_new_generation,
     _keep_the_generation_when_a_worker_fails,
     _lease_a_shard_twice,
+    _take_a_rejected_checkpoint_in_again,
+    _reject_the_only_checkpoint,
+    _do_not_listen_to_who_vouches,
+    _set_a_key_again_when_that_is_repeated,
+    _forget_who_set_a_key,
+    _forget_what_was_skipped,
 ]
 
 

@@ -12,6 +12,7 @@ from strata.cluster.replies import Hand, Heard, Registered, RestorePoint
 from strata.errors import (
     CheckpointAbortedError,
     CommitPendingError,
+    LastCheckpointError,
     StaleIncarnationError,
     StepTakenError,
     StrataError,
@@ -19,12 +20,15 @@ from strata.errors import (
     UnknownWorkerError,
 )
 from strata.sharding import DataOrder
+from tests.simulation.manifests import list_storage, write_manifest
 from tests.simulation.store import Manifest, Part, StoreError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Span = tuple[int, int, int]
+# A command, or how to make it when it arrives: a listing that is older than a deletion is another story.
+Said = c.JobCommand | Callable[[], c.JobCommand]
 
 RETRY_S = 1.0
 HEARTBEAT_S = 2.0
@@ -46,6 +50,7 @@ class Worker:
         self.incarnation = incarnation
         self.alive = True
         self.paused_until_s = 0.0
+        self.held_until_s = 0.0
         self.unreachable_until_s = 0.0
         self.finished = False
         self.generation = 0
@@ -57,7 +62,7 @@ class Worker:
         self._part = ""
         self._sequence = 0
         self._trained_in = 0
-        self._waiting: tuple[int, str, c.JobCommand] | None = None
+        self._waiting: tuple[int, str, Said] | None = None
         self._wait_number = 0
         self._run = self._live()
         self._resume(lambda: next(self._run))
@@ -76,9 +81,7 @@ class Worker:
             return
         match effect:
             case e.ManifestWanted():
-                self._write_manifest(effect)
-            case e.CheckpointCommitted(step=step):
-                self.world.announced(step)
+                write_manifest(self.world, self, effect)
             case e.BarrierReleased() | e.BarrierFailed():
                 if self._waiting and self._waiting[1] == "meet" and self._waiting[2].name == effect.name:  # type: ignore[attr-defined]
                     self._go_on(effect)
@@ -102,7 +105,10 @@ class Worker:
         if self.alive and (behind or dead) and self._waiting and self._waiting[1] == "meet":
             self._go_on(answer)
 
-    def _live(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+    def _live(self) -> Generator[tuple[str, Said], Any, None]:
+        if not self.world.is_plain:
+            # What storage holds is made known first: the coordinator may be a new one.
+            yield "ask", lambda: list_storage(self.world.store)
         while not self.finished:
             try:
                 yield from self._join()
@@ -110,7 +116,7 @@ class Worker:
             except RejoinError:
                 continue
 
-    def _join(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+    def _join(self) -> Generator[tuple[str, Said], Any, None]:
         dataset = c.RegisterDataset(**self.world.dataset)
         yield "ask", dataset
         while True:
@@ -128,22 +134,24 @@ class Worker:
                 return
             yield "sleep", dataset
 
-    def _train(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
+    def _train(self) -> Generator[tuple[str, Said], Any, None]:
         if self.generation == self._trained_in:
             # Its hand of this generation is half read: only a new generation, for everyone, makes it whole again.
             self._reincarnate()
             raise RejoinError
         self._trained_in = self.generation
         point = yield from self._ask_restore_point()
-        base_step = None if point.checkpoint is None else point.checkpoint.step
+        base = yield from self._restore(point)
         self._ticket, self._rest = 0, []
         yield from self._take_hand()
         seen: list[int] = []
-        self.step = 0 if base_step is None else base_step
+        self.step = 0 if base is None else base.step
         while True:
             self.step += 1
             spans = yield from self._next_batch()
             if spans:
+                samples = self.world.samples_of(spans)
+                yield from self._skip(samples)
                 self._sequence += 1
                 yield from self._ask(
                     c.ReportProgress,
@@ -153,24 +161,50 @@ class Worker:
                     step=self.step,
                     spans=tuple(spans),
                 )
-                seen += self.world.samples_of(spans)
+                seen += samples
             left = yield from self._meet(f"step-{self.step}", payload=str(len(self._rest)).encode())
             if self.step % SAVE_EVERY == 0 or left == 0:
-                yield from self._save(Part(base_step, tuple(seen)))
+                yield from self._save(Part(base, tuple(seen)))
             if left == 0:
                 yield from self._finish(len(seen))
                 return
 
-    def _take_hand(self) -> Generator[tuple[str, c.JobCommand], Any, bool]:
+    def _restore(self, point: RestorePoint) -> Generator[tuple[str, Said], Any, Manifest | None]:
+        """Return what it goes on from; if that cannot be read, say so and go on in the generation that begins then."""
+        if point.checkpoint is None:
+            return None
+        manifest = self.world.store.find(point.checkpoint.step)
+        if manifest is not None and not manifest.is_rotten:
+            return manifest
+        reject = c.RejectCheckpoint(
+            worker_id=self.worker_id, incarnation=self.incarnation, step=point.checkpoint.step, reason="it is rotten"
+        )
+        answer = yield "ask", reject
+        if isinstance(answer, StaleIncarnationError):
+            self._reincarnate()
+        if isinstance(answer, LastCheckpointError) and manifest is not None:
+            self.world.person.bring_back(manifest)
+            while manifest.is_rotten:
+                yield "sleep", reject
+        raise RejoinError
+
+    def _skip(self, samples: list[int]) -> Generator[tuple[str, Said], Any, None]:
+        """Say what cannot be read, before it is reported as progress: whatever a checkpoint covers was said."""
+        for sample in sorted(self.world.unreadable.intersection(samples)):
+            yield from self._ask(
+                c.SkipSamples, dataset_id="d", start=int(sample), stop=int(sample) + 1, reason="it is torn"
+            )
+
+    def _take_hand(self) -> Generator[tuple[str, Said], Any, bool]:
         """Take the next hand; return whether there was one."""
         self._ticket += 1
         hand = yield from self._ask(c.TakeHand, dataset_id="d", epoch=0, ticket=self._ticket)
         assert isinstance(hand, Hand)
-        self.world.dealt(self.generation, self.worker_id, hand.spans)
+        self.world.invariants.dealt(self.generation, self.worker_id, hand.spans)
         self._rest += hand.spans.tolist()
         return len(hand.spans) > 0
 
-    def _next_batch(self) -> Generator[tuple[str, c.JobCommand], Any, list[Span]]:
+    def _next_batch(self) -> Generator[tuple[str, Said], Any, list[Span]]:
         if self.world.dataset["data_order"] is DataOrder.GLOBAL:
             # The next batch of all workers is cut evenly among them.
             together, self._rest = _take(self._rest, self.world.batch * self.world_size)
@@ -183,7 +217,7 @@ class Worker:
             yield from self._take_hand()
         return spans
 
-    def _ask_restore_point(self) -> Generator[tuple[str, c.JobCommand], Any, RestorePoint]:
+    def _ask_restore_point(self) -> Generator[tuple[str, Said], Any, RestorePoint]:
         while True:
             answer = yield "ask", self._fenced(c.AskRestorePoint)
             if isinstance(answer, RestorePoint):
@@ -196,7 +230,7 @@ class Worker:
                 raise RejoinError
             yield "sleep", self._fenced(c.AskRestorePoint)
 
-    def _save(self, part: Part) -> Generator[tuple[str, c.JobCommand], Any, None]:
+    def _save(self, part: Part) -> Generator[tuple[str, Said], Any, None]:
         path = f"step_{self.step}/{self.generation}-{self.worker_id}"
         while True:
             try:
@@ -207,28 +241,30 @@ class Worker:
         self._part = path
         yield from self._acknowledge(len(part.samples))
 
-    def _acknowledge(self, size_bytes: int) -> Generator[tuple[str, c.JobCommand], Any, None]:
-        yield from self._ask(
+    def _acknowledge(self, size_bytes: int) -> Generator[tuple[str, Said], Any, bool]:
+        """Say that its part is durable; return whether there is a checkpoint that it can be part of."""
+        answer = yield from self._ask(
             c.AckPart, step=self.step, epoch=0, part=self._part, size_bytes=size_bytes, digest="", tolerate=True
         )
+        return not isinstance(answer, StrataError)
 
-    def _finish(self, size_bytes: int) -> Generator[tuple[str, c.JobCommand], Any, None]:
+    def _finish(self, size_bytes: int) -> Generator[tuple[str, Said], Any, None]:
         """Wait until the last checkpoint is committed, which nobody leaves before."""
         while True:
             asked = c.AskCommit(worker_id=self.worker_id, incarnation=self.incarnation, step=self.step, part=self._part)
             progress = yield "ask", asked
             if isinstance(progress, CommitProgress) and progress.phase == "committed":
-                self.world.announced(self.step)
                 break
+            is_void = isinstance(progress, CommitProgress) and progress.phase == "aborted"
             if isinstance(progress, CommitProgress) and progress.phase == "unknown":
-                yield from self._acknowledge(size_bytes)
+                is_void = not (yield from self._acknowledge(size_bytes))
             yield "sleep", asked
             heard = yield "ask", c.Heartbeat(worker_id=self.worker_id, incarnation=self.incarnation)
             if not isinstance(heard, Heard) or heard.generation != self.generation:
                 if isinstance(heard, StaleIncarnationError):
                     self._reincarnate()
                 raise RejoinError
-            if isinstance(progress, CommitProgress) and progress.phase == "aborted":
+            if is_void:
                 # Nobody saves this step again, so only a new generation, which trains it anew, comes to an end.
                 self._reincarnate()
                 raise RejoinError
@@ -237,7 +273,7 @@ class Worker:
 
     def _ask(
         self, kind: type[c.FencedCommand], *, tolerate: bool = False, **fields: Any
-    ) -> Generator[tuple[str, c.JobCommand], Any, Any]:
+    ) -> Generator[tuple[str, Said], Any, Any]:
         answer = yield "ask", self._fenced(kind, **fields)
         if isinstance(answer, StaleIncarnationError):
             self._reincarnate()
@@ -246,30 +282,13 @@ class Worker:
             raise RejoinError
         return answer
 
-    def _meet(self, name: str, payload: bytes) -> Generator[tuple[str, c.JobCommand], Any, int]:
+    def _meet(self, name: str, payload: bytes) -> Generator[tuple[str, Said], Any, int]:
         released = yield "meet", self._fenced(c.ArriveAtBarrier, name=name, payload=payload, timeout_s=60.0)
         if isinstance(released, StaleIncarnationError):
             self._reincarnate()
         if not isinstance(released, e.BarrierReleased) or released.generation != self.generation:
             raise RejoinError
         return sum(map(int, released.payloads))
-
-    def _write_manifest(self, wanted: e.ManifestWanted) -> None:
-        manifest = Manifest(wanted.step, wanted.epoch, tuple(part for part, _, _ in wanted.parts), wanted.cursors)
-        try:
-            written = self.world.store.write_manifest(manifest)
-        except StoreError:
-            return
-        self.world.manifest_written(written)
-        confirm = c.ConfirmCommit(
-            worker_id=self.worker_id,
-            incarnation=self.incarnation,
-            step=written.step,
-            epoch=written.epoch,
-            manifest=f"step_{written.step}/metadata.json",
-            cursors=written.cursors,
-        )
-        self.world.say(self, confirm, lambda _: None)
 
     def _fenced(self, kind: type[c.FencedCommand], **fields: Any) -> c.FencedCommand:
         return kind(worker_id=self.worker_id, incarnation=self.incarnation, generation=self.generation, **fields)
@@ -282,7 +301,7 @@ class Worker:
         self._waiting = None
         self._resume(lambda: self._run.send(answer))
 
-    def _resume(self, go: Callable[[], tuple[str, c.JobCommand]]) -> None:
+    def _resume(self, go: Callable[[], tuple[str, Said]]) -> None:
         try:
             kind, command = go()
         except StopIteration:

@@ -211,6 +211,9 @@ class Job:
     def confirm_commit(self, command: c.ConfirmCommit, now_s: float) -> Answer:
         """Take a checkpoint whose manifest is in storage into the index, and announce it."""
         checkpoint = Committed(command.step, command.epoch, command.manifest, command.cursors)
+        pending = self.commits.pending.get(command.step)
+        if command.step in self.commits.rejected and (pending is None or pending.cursors != command.cursors):
+            return Done(), []  # said late, of the manifest that was rejected since
         return Done(), self._commit(checkpoint, now_s)
 
     def ask_commit(self, command: c.AskCommit, now_s: float) -> Answer:

@@ -17,15 +17,22 @@ from strata.errors import BadCommandError, QuotaExceededError
 MAX_VALUE_BYTES = 256 << 10
 MAX_TOTAL_BYTES = 16 << 20
 MAX_KEY_LENGTH = 256
+# So many of the last writers of a key are known, for those whose reply was lost while others set it again.
+MAX_WRITERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value, how often its key was set until then, and who set it."""
+    """A value, how often its key was set until then, and by whom the last times."""
 
     value: bytes
     token: int
-    writer: str
+    writers: tuple[str, ...]
+
+    def was_set_by(self, command: SetKey) -> bool:
+        """Whether this command was carried out, as far back as writers are known."""
+        later = self.token - command.token - 1
+        return 0 <= later < len(self.writers) and self.writers[-1 - later] == command.writer
 
 
 class Keys:
@@ -43,7 +50,8 @@ class Keys:
     def set(self, command: SetKey) -> KeyValue:
         """Set a key if its token is the one given, and say what is there now; an empty value removes the key.
 
-        The same command again, after a lost reply, is told that it was done; it is known by its writer.
+        The same command again, after a lost reply, gets the same answer, also when others have set the key since: it is
+        known by its writer. Who is told that it lost would else do a second time what was done.
         """
         if not 0 < len(command.key) <= MAX_KEY_LENGTH:
             raise BadCommandError(f"a key of {len(command.key)} characters; use 1 to {MAX_KEY_LENGTH}")
@@ -53,7 +61,6 @@ class Keys:
             )
         entry = self._entries.get(command.key)
         token = 0 if entry is None else entry.token
-        wanted = Entry(command.value, command.token + 1, command.writer)
         if token == command.token:
             if not command.value:
                 self._entries.pop(command.key, None)
@@ -63,18 +70,21 @@ class Keys:
             others = (each.value for key, each in self._entries.items() if key != command.key)
             if sum(map(len, others)) + len(command.value) > MAX_TOTAL_BYTES:
                 raise QuotaExceededError("bytes in the keys of one job", limit=MAX_TOTAL_BYTES)
-            self._entries[command.key] = entry = wanted
+            writers = (*(entry.writers if entry else ()), command.writer)[-MAX_WRITERS:]
+            self._entries[command.key] = entry = Entry(command.value, command.token + 1, writers)
         elif entry is None:
             return KeyValue(is_set=not command.value)
-        return KeyValue(value=entry.value, token=entry.token, is_set=entry == wanted)
+        if entry.was_set_by(command):
+            return KeyValue(value=command.value, token=command.token + 1, is_set=True)
+        return KeyValue(value=entry.value, token=entry.token)
 
     def record(self) -> list[list[Any]]:
         """Return what must survive a restart of the coordinator."""
         return [
-            [key, b64encode(entry.value).decode(), entry.token, entry.writer]
+            [key, b64encode(entry.value).decode(), entry.token, *entry.writers]
             for key, entry in sorted(self._entries.items())
         ]
 
     def restore(self, record: list[list[Any]]) -> None:
         """Take over what :meth:`record` returned."""
-        self._entries = {key: Entry(b64decode(value), token, writer) for key, value, token, writer in record}
+        self._entries = {key: Entry(b64decode(value), token, tuple(writers)) for key, value, token, *writers in record}

@@ -57,7 +57,7 @@ class Hand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
-    """What a key holds now; token 0 says nothing. ``is_set``: the command that this answers put it there."""
+    """What a key holds; token 0 says nothing. ``is_set``: the command that this answers put it there, now or before."""
 
     value: bytes = b""
     token: int = 0

@@ -304,6 +304,21 @@ def test_a_checkpoint_that_cannot_be_restored_sends_all_workers_back_to_an_older
     assert again.job.commits.rejected == {}
 
 
+def test_a_late_confirmation_does_not_bring_a_rejected_checkpoint_back(bench: Bench) -> None:
+    for step in (10, 20):
+        commit(bench, step)
+    bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped")
+    assert confirm(bench, "a", step=20) == []
+    assert restore_step(bench, "a") == 10
+    # While it is saved again, only the manifest of that save counts.
+    for worker in "abc":
+        ack(bench, worker, step=20, part=f"again/{worker}")
+    assert confirm(bench, "a", step=20, cursors='["of the first"]') == []
+    (committed,) = confirm(bench, "a", step=20)
+    assert isinstance(committed, e.CheckpointCommitted)
+    assert bench.job.commits.rejected == {}
+
+
 def test_the_only_checkpoint_is_not_rejected_because_nobody_may_begin_anew_by_mistake(bench: Bench) -> None:
     commit(bench, 10)
     before = bench.cluster.snapshot()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strata.cluster import Limits
 from strata.cluster import commands as c
-from strata.cluster.keys import MAX_KEY_LENGTH, MAX_TOTAL_BYTES, MAX_VALUE_BYTES
+from strata.cluster.keys import MAX_KEY_LENGTH, MAX_TOTAL_BYTES, MAX_VALUE_BYTES, MAX_WRITERS
 from strata.cluster.replies import KeyValue
 from strata.errors import BadCommandError, QuotaExceededError, UnknownJobError
 from tests.unit.cluster.conftest import LIMITS, Bench
@@ -45,6 +45,17 @@ def test_a_write_whose_reply_was_lost_is_told_that_it_won(bench: Bench) -> None:
     put(bench, b"same", 0, writer="first")
     assert put(bench, b"same", 0, writer="first").is_set
     assert not put(bench, b"same", 0, writer="other").is_set
+
+
+def test_a_write_whose_reply_was_lost_is_told_the_same_after_others_have_written(bench: Bench) -> None:
+    first = put(bench, b"0", 0, writer="first")
+    for token in range(1, MAX_WRITERS):
+        put(bench, b"%d" % token, token, writer=f"other-{token}")
+    assert put(bench, b"0", 0, writer="first") == first
+    assert put(bench.restarted(), b"0", 0, writer="first") == first
+    assert get(bench) == KeyValue(value=b"%d" % (MAX_WRITERS - 1), token=MAX_WRITERS)
+    put(bench, b"one too many", MAX_WRITERS, writer="last")
+    assert not put(bench, b"0", 0, writer="first").is_set
 
 
 def test_an_empty_value_removes_the_key(bench: Bench) -> None:
