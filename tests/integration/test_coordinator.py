@@ -167,7 +167,9 @@ async def test_a_commit_goes_from_parts_to_the_announcement(party: Party) -> Non
         )
     wanted = await _first(party.effects["a"], ManifestWanted)
     await workers["a"].ask(
-        c.ConfirmCommit(worker_id="a", incarnation="1", step=5, epoch=0, manifest="m", cursors=wanted.cursors)
+        c.ConfirmCommit(
+            worker_id="a", incarnation="1", step=5, epoch=0, generation=2, manifest="m", cursors=wanted.cursors
+        )
     )
     committed = await _first(party.effects["b"], CheckpointCommitted)
     assert committed.step == 5

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from strata.cluster import commands as c
 from tests.simulation.store import Manifest, Store, StoreError, TakenError
 
+AGAIN_S = 1.0
+
 if TYPE_CHECKING:
     from strata.cluster.events import ManifestWanted
     from tests.simulation.worker import Worker
@@ -26,12 +28,25 @@ def write_manifest(world: World, worker: Worker, wanted: ManifestWanted) -> None
         world.tally["given up"] += 1
         reason = "the step has another manifest"
         give_up = c.GiveUpCheckpoint(**who, step=wanted.step, generation=wanted.generation, reason=reason)
-        world.say(worker, give_up, lambda _: None)
+        _insist(world, worker, give_up)
         return
     world.invariants.manifest_written(written)
     path = _path(written.step)
-    confirm = c.ConfirmCommit(**who, step=written.step, epoch=written.epoch, manifest=path, cursors=written.cursors)
-    world.say(worker, confirm, lambda _: None)
+    what = {"step": written.step, "epoch": written.epoch, "generation": written.generation}
+    confirm = c.ConfirmCommit(**who, **what, manifest=path, cursors=written.cursors)
+    _insist(world, worker, confirm)
+
+
+def _insist(world: World, worker: Worker, command: c.JobCommand) -> None:
+    """Say something until it is answered, or the worker dies."""
+    answers: list[object] = []
+
+    def say_again() -> None:
+        if not answers:
+            world.say(worker, command, answers.append)
+            world.later(AGAIN_S, worker, say_again)
+
+    say_again()
 
 
 def list_storage(store: Store) -> c.AdoptCheckpoints:

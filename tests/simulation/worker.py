@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Span = tuple[int, int, int]
-# A command, or how to make it when it arrives: a listing that is older than a deletion is another story.
-Said = c.JobCommand | Callable[[], c.JobCommand]
 
 RETRY_S = 1.0
 HEARTBEAT_S = 2.0
@@ -62,7 +60,7 @@ class Worker:
         self._part = ""
         self._sequence = 0
         self._trained_in = 0
-        self._waiting: tuple[int, str, Said] | None = None
+        self._waiting: tuple[int, str, c.JobCommand] | None = None
         self._wait_number = 0
         self._run = self._live()
         self._resume(lambda: next(self._run))
@@ -105,10 +103,10 @@ class Worker:
         if self.alive and (behind or dead) and self._waiting and self._waiting[1] == "meet":
             self._go_on(answer)
 
-    def _live(self) -> Generator[tuple[str, Said], Any, None]:
+    def _live(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
         if not self.world.is_plain:
             # What storage holds is made known first: the coordinator may be a new one.
-            yield "ask", lambda: list_storage(self.world.store)
+            yield "ask", list_storage(self.world.store)
         while not self.finished:
             try:
                 yield from self._join()
@@ -116,7 +114,7 @@ class Worker:
             except RejoinError:
                 continue
 
-    def _join(self) -> Generator[tuple[str, Said], Any, None]:
+    def _join(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
         dataset = c.RegisterDataset(**self.world.dataset)
         yield "ask", dataset
         while True:
@@ -134,7 +132,7 @@ class Worker:
                 return
             yield "sleep", dataset
 
-    def _train(self) -> Generator[tuple[str, Said], Any, None]:
+    def _train(self) -> Generator[tuple[str, c.JobCommand], Any, None]:
         if self.generation == self._trained_in:
             # Its hand of this generation is half read: only a new generation, for everyone, makes it whole again.
             self._reincarnate()
@@ -169,16 +167,14 @@ class Worker:
                 yield from self._finish(len(seen))
                 return
 
-    def _restore(self, point: RestorePoint) -> Generator[tuple[str, Said], Any, Manifest | None]:
+    def _restore(self, point: RestorePoint) -> Generator[tuple[str, c.JobCommand], Any, Manifest | None]:
         """Return what it goes on from; if that cannot be read, say so and go on in the generation that begins then."""
         if point.checkpoint is None:
             return None
         manifest = self.world.store.find(point.checkpoint.step)
         if manifest is not None and not manifest.is_rotten:
             return manifest
-        reject = c.RejectCheckpoint(
-            worker_id=self.worker_id, incarnation=self.incarnation, step=point.checkpoint.step, reason="it is rotten"
-        )
+        reject = self._fenced(c.RejectCheckpoint, step=point.checkpoint.step, reason="it is rotten")
         answer = yield "ask", reject
         if isinstance(answer, StaleIncarnationError):
             self._reincarnate()
@@ -188,14 +184,14 @@ class Worker:
                 yield "sleep", reject
         raise RejoinError
 
-    def _skip(self, samples: list[int]) -> Generator[tuple[str, Said], Any, None]:
+    def _skip(self, samples: list[int]) -> Generator[tuple[str, c.JobCommand], Any, None]:
         """Say what cannot be read, before it is reported as progress: whatever a checkpoint covers was said."""
         for sample in sorted(self.world.unreadable.intersection(samples)):
             yield from self._ask(
                 c.SkipSamples, dataset_id="d", start=int(sample), stop=int(sample) + 1, reason="it is torn"
             )
 
-    def _take_hand(self) -> Generator[tuple[str, Said], Any, bool]:
+    def _take_hand(self) -> Generator[tuple[str, c.JobCommand], Any, bool]:
         """Take the next hand; return whether there was one."""
         self._ticket += 1
         hand = yield from self._ask(c.TakeHand, dataset_id="d", epoch=0, ticket=self._ticket)
@@ -204,7 +200,7 @@ class Worker:
         self._rest += hand.spans.tolist()
         return len(hand.spans) > 0
 
-    def _next_batch(self) -> Generator[tuple[str, Said], Any, list[Span]]:
+    def _next_batch(self) -> Generator[tuple[str, c.JobCommand], Any, list[Span]]:
         if self.world.dataset["data_order"] is DataOrder.GLOBAL:
             # The next batch of all workers is cut evenly among them.
             together, self._rest = _take(self._rest, self.world.batch * self.world_size)
@@ -217,7 +213,7 @@ class Worker:
             yield from self._take_hand()
         return spans
 
-    def _ask_restore_point(self) -> Generator[tuple[str, Said], Any, RestorePoint]:
+    def _ask_restore_point(self) -> Generator[tuple[str, c.JobCommand], Any, RestorePoint]:
         while True:
             answer = yield "ask", self._fenced(c.AskRestorePoint)
             if isinstance(answer, RestorePoint):
@@ -230,7 +226,7 @@ class Worker:
                 raise RejoinError
             yield "sleep", self._fenced(c.AskRestorePoint)
 
-    def _save(self, part: Part) -> Generator[tuple[str, Said], Any, None]:
+    def _save(self, part: Part) -> Generator[tuple[str, c.JobCommand], Any, None]:
         path = f"step_{self.step}/{self.generation}-{self.worker_id}"
         while True:
             try:
@@ -241,14 +237,14 @@ class Worker:
         self._part = path
         yield from self._acknowledge(len(part.samples))
 
-    def _acknowledge(self, size_bytes: int) -> Generator[tuple[str, Said], Any, bool]:
+    def _acknowledge(self, size_bytes: int) -> Generator[tuple[str, c.JobCommand], Any, bool]:
         """Say that its part is durable; return whether there is a checkpoint that it can be part of."""
         answer = yield from self._ask(
             c.AckPart, step=self.step, epoch=0, part=self._part, size_bytes=size_bytes, digest="", tolerate=True
         )
         return not isinstance(answer, StrataError)
 
-    def _finish(self, size_bytes: int) -> Generator[tuple[str, Said], Any, None]:
+    def _finish(self, size_bytes: int) -> Generator[tuple[str, c.JobCommand], Any, None]:
         """Wait until the last checkpoint is committed, which nobody leaves before."""
         while True:
             asked = c.AskCommit(worker_id=self.worker_id, incarnation=self.incarnation, step=self.step, part=self._part)
@@ -273,7 +269,7 @@ class Worker:
 
     def _ask(
         self, kind: type[c.FencedCommand], *, tolerate: bool = False, **fields: Any
-    ) -> Generator[tuple[str, Said], Any, Any]:
+    ) -> Generator[tuple[str, c.JobCommand], Any, Any]:
         answer = yield "ask", self._fenced(kind, **fields)
         if isinstance(answer, StaleIncarnationError):
             self._reincarnate()
@@ -282,7 +278,7 @@ class Worker:
             raise RejoinError
         return answer
 
-    def _meet(self, name: str, payload: bytes) -> Generator[tuple[str, Said], Any, int]:
+    def _meet(self, name: str, payload: bytes) -> Generator[tuple[str, c.JobCommand], Any, int]:
         released = yield "meet", self._fenced(c.ArriveAtBarrier, name=name, payload=payload, timeout_s=60.0)
         if isinstance(released, StaleIncarnationError):
             self._reincarnate()
@@ -301,7 +297,7 @@ class Worker:
         self._waiting = None
         self._resume(lambda: self._run.send(answer))
 
-    def _resume(self, go: Callable[[], tuple[str, Said]]) -> None:
+    def _resume(self, go: Callable[[], tuple[str, c.JobCommand]]) -> None:
         try:
             kind, command = go()
         except StopIteration:

@@ -23,7 +23,7 @@ from tests.simulation.faults import FAULTS, FAULTS_UNTIL_S, PLAIN_FAULTS, inflic
 from tests.simulation.invariants import Invariants, ViolationError
 from tests.simulation.person import Person
 from tests.simulation.store import Store
-from tests.simulation.worker import HEARTBEAT_S, Said, Worker
+from tests.simulation.worker import HEARTBEAT_S, Worker
 
 END_S = 900.0
 TICK_S = 0.5
@@ -90,15 +90,19 @@ class World:
             if number not in self._skipped:
                 self.at(fault.at_s, partial(inflict, self, fault))
         self.at(FAULTS_UNTIL_S, self._calm)
+        awaited: Worker | None = None
         while self._queue:
             self.now_s, _, event = heapq.heappop(self._queue)
             if self.now_s > END_S:
                 states = {w.worker_id: (w.alive, w.finished, w.step) for w in self.workers.values()}
                 raise ViolationError(f"someone waits for ever: {states}")
             event()
-            if all(worker.finished for worker in self.workers.values()):
-                self.invariants.check_end()
-                return
+            # Events are many and workers few: as long as the one that is waited for has not finished, it is not over.
+            if awaited is None or awaited.finished or self.workers[awaited.worker_id] is not awaited:
+                awaited = next((worker for worker in self.workers.values() if not worker.finished), None)
+                if awaited is None:
+                    self.invariants.check_end()
+                    return
 
     def at(self, delay_s: float, event: Callable[[], None]) -> None:
         """Let something happen after a while."""
@@ -122,15 +126,10 @@ class World:
 
     # The network.
 
-    def say(self, worker: Worker, said: Said, on_answer: Callable[[object], None]) -> None:
+    def say(self, worker: Worker, command: c.JobCommand, on_answer: Callable[[object], None]) -> None:
         """Send a command and, if neither gets lost, its answer."""
-
-        def arrive() -> None:
-            command = said if isinstance(said, c.JobCommand) else said()
-            self.process(command, lambda answer: self._reply(worker, answer, on_answer))
-
         for delay_s in self._deliveries(worker):
-            self.at(delay_s, arrive)
+            self.at(delay_s, lambda: self.process(command, lambda answer: self._reply(worker, answer, on_answer)))
 
     def _reply(self, worker: Worker, answer: object, on_answer: Callable[[object], None]) -> None:
         for delay_s in self._deliveries(worker):

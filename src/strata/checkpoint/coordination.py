@@ -91,7 +91,7 @@ class CommitCoordinator(Protocol):
         ...
 
     def reject_checkpoint(self, step: int, reason: str) -> Future[None]:
-        """Make known that a committed step cannot be restored, so that all workers go back to an older one together.
+        """Make known that the restore point cannot be restored, so that all workers go back to an older one together.
 
         Fails with LastCheckpointError if there is no other one.
         """

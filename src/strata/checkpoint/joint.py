@@ -26,6 +26,8 @@ from strata.errors import (
     IncompleteCheckpointError,
     LastCheckpointError,
     ObjectNotFoundError,
+    StaleGenerationError,
+    StaleIncarnationError,
     StorageError,
 )
 
@@ -105,7 +107,9 @@ class JointCheckpoints:
                 log.error("%s; all workers go back to an older checkpoint", error)  # noqa: TRY400 - it says it all
                 skipped.append(error)
                 try:
-                    await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, str(error)))
+                    # In another generation by now, all ask again anyway.
+                    with suppress(StaleGenerationError, StaleIncarnationError):
+                        await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, str(error)))
                 except LastCheckpointError as last:
                     error.add_note(str(last))
                     raise error from last

@@ -100,7 +100,7 @@ class Commits:
 
     async def reject_checkpoint(self, step: int, reason: str) -> None:
         """Make known that a committed step cannot be restored."""
-        reject = self._connection.own(c.RejectCheckpoint, step=step, reason=reason)
+        reject = self._connection.fenced(c.RejectCheckpoint, step=step, reason=reason)
         await self._connection.ask(reject, timeout_s=TELL_TIMEOUT_S)
 
     async def find_restore_point(self, *, timeout_s: float) -> int | None:
@@ -197,8 +197,9 @@ class Commits:
         except (StorageError, RuntimeError) as error:
             log.warning("the manifest of step %d is left to another worker: %s", order.step, error)
         else:
-            confirm = {"step": record.step, "epoch": record.epoch, "manifest": record.manifest}
-            await self._confirm(self._connection.own(c.ConfirmCommit, cursors=record.cursors, **confirm))
+            where = {"manifest": record.manifest, "cursors": record.cursors}
+            confirm = {"step": record.step, "epoch": record.epoch, "generation": order.generation, **where}
+            await self._confirm(self._connection.own(c.ConfirmCommit, **confirm))
             writer.clean_up(order)
 
     async def _confirm(self, command: c.WorkerCommand) -> None:

@@ -198,10 +198,14 @@ class AckPart(FencedCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmCommit(WorkerCommand):
-    """The manifest of a step is in storage: the checkpoint is committed, whoever wrote it, and whoever confirms it."""
+    """The manifest of a step is in storage: the checkpoint is committed, whoever wrote it, and whoever confirms it.
+
+    ``generation`` is that of the workers whose parts it has, which may be over.
+    """
 
     step: int
     epoch: int
+    generation: int
     manifest: str
     cursors: str
 
@@ -225,10 +229,10 @@ class GiveUpCheckpoint(WorkerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RejectCheckpoint(WorkerCommand):
-    """A committed checkpoint cannot be restored, because storage lost it or damaged it: go back to an older one.
+class RejectCheckpoint(FencedCommand):
+    """What this generation goes on from cannot be restored, because storage lost it or damaged it.
 
-    That is so in any generation, and ends the present one, so that all its workers restore the same one again.
+    That ends the generation, so that all its workers go back to an older checkpoint together.
     """
 
     step: int

@@ -52,6 +52,14 @@ class Committed:
     cursors: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A checkpoint that cannot be restored. What is saved of its step from generation ``until`` on is another one."""
+
+    reason: str
+    until: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitProgress:
     """How a checkpoint is doing: ``missing`` are the workers that it waits for, ``reason`` says why it was given up."""
@@ -68,7 +76,7 @@ class Commits:
     def __init__(self) -> None:
         self.pending: dict[int, Pending] = {}
         self.committed: dict[int, Committed] = {}
-        self.rejected: dict[int, str] = {}
+        self.rejected: dict[int, Rejected] = {}
         self._parts_of: dict[int, list[str]] = {}
         self._aborted: dict[int, tuple[list[str], str]] = {}
 
@@ -136,10 +144,10 @@ class Commits:
             del self._aborted[old]
         return True
 
-    def reject(self, step: int, reason: str) -> None:
-        """Take a checkpoint that cannot be restored out of the index, and do not take it in again from a listing."""
+    def reject(self, step: int, reason: str, *, until: int) -> None:
+        """Take a checkpoint that cannot be restored out of the index, and remember it."""
         del self.committed[step]
-        self.rejected[step] = reason
+        self.rejected[step] = Rejected(reason, until)
 
     def of_older_generations(self, generation: int) -> list[int]:
         """Return the steps that still collect parts of workers of an older generation, which will never come."""
@@ -151,8 +159,10 @@ class Commits:
         gone = [step for step in steps if step in self.committed and latest is not None and step != latest.step]
         for step in gone:
             del self.committed[step]
+        # A newer one is remembered until it is saved again: a listing that is older than its deletion may still come.
         for step in steps:
-            self.rejected.pop(step, None)
+            if latest is not None and step < latest.step:
+                self.rejected.pop(step, None)
         return gone
 
     def surplus(self, *, keep_count: int) -> list[int]:
@@ -164,7 +174,7 @@ class Commits:
         return {
             "committed": [[c.step, c.epoch, c.manifest, c.cursors] for _, c in sorted(self.committed.items())],
             "parts_of": [[step, parts] for step, parts in sorted(self._parts_of.items())],
-            "rejected": [[step, reason] for step, reason in sorted(self.rejected.items())],
+            "rejected": [[step, each.reason, each.until] for step, each in sorted(self.rejected.items())],
             "aborted": [[step, parts, reason] for step, (parts, reason) in sorted(self._aborted.items())],
             "pending": [
                 {
@@ -185,7 +195,7 @@ class Commits:
         for row in record["committed"]:
             self.committed[row[0]] = Committed(*row)
         self._parts_of = dict(record["parts_of"])
-        self.rejected = dict(record.get("rejected", ()))
+        self.rejected = {step: Rejected(reason, until) for step, reason, until in record.get("rejected", ())}
         self._aborted = {step: (parts, reason) for step, parts, reason in record.get("aborted", ())}
         for row in record["pending"]:
             parts = {worker: (part, size, digest) for worker, (part, size, digest) in row["parts"].items()}

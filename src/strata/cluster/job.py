@@ -210,10 +210,10 @@ class Job:
 
     def confirm_commit(self, command: c.ConfirmCommit, now_s: float) -> Answer:
         """Take a checkpoint whose manifest is in storage into the index, and announce it."""
-        checkpoint = Committed(command.step, command.epoch, command.manifest, command.cursors)
-        pending = self.commits.pending.get(command.step)
-        if command.step in self.commits.rejected and (pending is None or pending.cursors != command.cursors):
+        rejected = self.commits.rejected.get(command.step)
+        if rejected is not None and command.generation < rejected.until:
             return Done(), []  # said late, of the manifest that was rejected since
+        checkpoint = Committed(command.step, command.epoch, command.manifest, command.cursors)
         return Done(), self._commit(checkpoint, now_s)
 
     def ask_commit(self, command: c.AskCommit, now_s: float) -> Answer:
@@ -223,26 +223,32 @@ class Job:
     def give_up_checkpoint(self, command: c.GiveUpCheckpoint, now_s: float) -> Answer:
         """Give up a checkpoint whose parts are durable and yet cannot be committed."""
         pending = self.commits.pending.get(command.step)
-        if pending is None or pending.generation != command.generation:
-            return Done(), []
+        if pending is None or pending.generation != command.generation or pending.asked_of != command.worker_id:
+            return Done(), []  # said late: another one was asked since, and may be able to
         return Done(), self._abort(command.step, f"{command.worker_id}: {command.reason}", now_s, even_writing=True)
 
     def reject_checkpoint(self, command: c.RejectCheckpoint, now_s: float) -> Answer:
         """Take a checkpoint that cannot be restored out of the index, and have all workers restore an older one."""
-        self.membership.check(command)
-        if command.step not in self.commits.committed:
-            return Done(), []  # another worker was faster
+        self._check(command)
+        if self._restored != (command.step,):
+            return Done(), []  # nobody goes on from it
         if len(self.commits.committed) == 1:
             raise LastCheckpointError(self.job_id, command.step)
-        self.commits.reject(command.step, command.reason)
-        self._say(now_s, command.worker_id, "checkpoint rejected", f"step {command.step}: {command.reason}")
         self.membership.begin_anew()
+        self.commits.reject(command.step, command.reason, until=self.membership.generation)
+        self._say(now_s, command.worker_id, "checkpoint rejected", f"step {command.step}: {command.reason}")
         return Done(), self._new_generation(now_s, f"step {command.step} cannot be restored")
 
     def adopt_checkpoints(self, command: c.AdoptCheckpoints, now_s: float) -> Answer:
-        """Take what a listing of storage shows into the index."""
+        """Take what a listing of storage shows into the index.
+
+        The listing may be older than a deletion, which never takes the newest: so what is not newer than all that is
+        known is either known too, or gone.
+        """
+        latest = self.commits.latest()
         found = [Committed(*row) for row in command.checkpoints if row[0] not in self.commits.rejected]
-        effects = [effect for checkpoint in found for effect in self._commit(checkpoint, now_s)]
+        new = [checkpoint for checkpoint in found if latest is None or checkpoint.step > latest.step]
+        effects = [effect for checkpoint in new for effect in self._commit(checkpoint, now_s)]
         return Done(), effects
 
     def forget_checkpoints(self, command: c.ForgetCheckpoints, now_s: float) -> Answer:

@@ -40,6 +40,6 @@ def _describe_job(job: Job, now_s: float) -> pb.JobStatus:
         convert.fill_checkpoint(status.checkpoints.add(), checkpoint)
     for _, pending in sorted(job.commits.pending.items()):
         status.pending.add(step=pending.step, writing=not pending.is_collecting, missing=pending.missing())
-    for step, reason in sorted(job.commits.rejected.items()):
-        status.rejected.add(step=step, reason=reason)
+    for step, rejected in sorted(job.commits.rejected.items()):
+        status.rejected.add(step=step, reason=rejected.reason)
     return status

@@ -33,11 +33,9 @@ def ack(bench: Bench, worker: str, step: int = 10, **fields: Any) -> list[e.Effe
     return effects
 
 
-def confirm(bench: Bench, worker: str, step: int = 10, cursors: str = "[]") -> list[e.Effect]:
-    manifest = f"step_{step}/metadata.json"
-    effects: list[e.Effect] = bench.say(
-        c.ConfirmCommit, worker, step=step, epoch=0, manifest=manifest, cursors=cursors
-    )[1]
+def confirm(bench: Bench, worker: str, step: int = 10, **fields: Any) -> list[e.Effect]:
+    fields = {"generation": bench.generation, "manifest": f"step_{step}/metadata.json", "cursors": "[]", **fields}
+    effects: list[e.Effect] = bench.say(c.ConfirmCommit, worker, step=step, epoch=0, **fields)[1]
     return effects
 
 
@@ -284,14 +282,17 @@ def restore_step(bench: Bench, worker: str) -> int | None:
 def test_a_checkpoint_that_cannot_be_restored_sends_all_workers_back_to_an_older_one_together(bench: Bench) -> None:
     for step in (10, 20):
         commit(bench, step)
+    generation = bench.generation
+    assert bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped")[1] == [], "nobody goes on from it"
     assert restore_step(bench, "a") == 20
-    generation = bench.job.membership.generation
     (changed,) = bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped")[1]
     assert isinstance(changed, e.GenerationChanged)
     assert (changed.generation, changed.to) == (generation + 1, ("a", "b", "c"))
     assert changed.reason == "step 20 cannot be restored"
-    # Whoever finds the same later ends no other generation.
+    # Whoever finds the same later ends no other generation, nor does the same message again.
     assert bench.say(c.RejectCheckpoint, "c", step=20, reason="a byte flipped")[1] == []
+    with pytest.raises(StaleGenerationError):
+        bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped", generation=generation)
     assert [restore_step(bench, worker) for worker in "abc"] == [10, 10, 10]
     # What it leads to may be saved again, and a listing of storage does not bring it back, also after a restart.
     again = bench.restarted()
@@ -307,13 +308,15 @@ def test_a_checkpoint_that_cannot_be_restored_sends_all_workers_back_to_an_older
 def test_a_late_confirmation_does_not_bring_a_rejected_checkpoint_back(bench: Bench) -> None:
     for step in (10, 20):
         commit(bench, step)
+    first = bench.generation
+    restore_step(bench, "b")
     bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped")
-    assert confirm(bench, "a", step=20) == []
+    assert confirm(bench, "a", step=20, generation=first) == []
     assert restore_step(bench, "a") == 10
     # While it is saved again, only the manifest of that save counts.
     for worker in "abc":
         ack(bench, worker, step=20, part=f"again/{worker}")
-    assert confirm(bench, "a", step=20, cursors='["of the first"]') == []
+    assert confirm(bench, "a", step=20, generation=first) == []
     (committed,) = confirm(bench, "a", step=20)
     assert isinstance(committed, e.CheckpointCommitted)
     assert bench.job.commits.rejected == {}
@@ -321,7 +324,28 @@ def test_a_late_confirmation_does_not_bring_a_rejected_checkpoint_back(bench: Be
 
 def test_the_only_checkpoint_is_not_rejected_because_nobody_may_begin_anew_by_mistake(bench: Bench) -> None:
     commit(bench, 10)
+    restore_step(bench, "b")
     before = bench.cluster.snapshot()
     with pytest.raises(LastCheckpointError, match="step 10 is the only checkpoint"):
         bench.say(c.RejectCheckpoint, "b", step=10, reason="a byte flipped")
     assert bench.cluster.snapshot() == before
+
+
+def test_a_listing_that_is_older_than_a_deletion_brings_nothing_back(bench: Bench) -> None:
+    listing = c.AdoptCheckpoints(checkpoints=tuple((step, 0, "m", "[]") for step in (10, 20, 30)))
+    bench.apply(listing)
+    assert sorted(bench.job.commits.committed) == [10, 20, 30], "a coordinator that knows nothing takes all"
+    bench.apply(c.ForgetCheckpoints(steps=(10, 20)))
+    bench.apply(listing)
+    assert sorted(bench.job.commits.committed) == [30]
+
+
+def test_who_was_asked_before_someone_else_cannot_give_up_any_more(bench: Bench) -> None:
+    for worker in "abc":
+        ack(bench, worker)
+    (wanted,) = bench.apply(c.AskForManifest(step=10))[1]
+    assert wanted.to == ("b",)
+    give_up = {"step": 10, "generation": bench.generation, "reason": "the step has another manifest"}
+    assert bench.say(c.GiveUpCheckpoint, "a", **give_up)[1] == []
+    (aborted,) = bench.say(c.GiveUpCheckpoint, "b", **give_up)[1]
+    assert isinstance(aborted, e.CheckpointAborted)

@@ -103,7 +103,7 @@ def test_a_restore_voids_what_was_reported_after_the_checkpoint(bench: Bench) ->
     for worker in "abc":
         bench.say(c.AckPart, worker, step=1, epoch=0, part=worker, size_bytes=0, digest="")
     cursors = bench.job.commits.pending[1].cursors
-    bench.say(c.ConfirmCommit, "a", step=1, epoch=0, manifest="m", cursors=cursors)
+    bench.say(c.ConfirmCommit, "a", step=1, epoch=0, generation=1, manifest="m", cursors=cursors)
     report(bench, "a", 2, first[1:2], step=2)
     bench.join("c", incarnation="2")
     point = bench.say(c.AskRestorePoint, "a")[0]
@@ -120,7 +120,7 @@ def test_without_a_checkpoint_a_restore_begins_at_the_beginning(bench: Bench) ->
 
 def test_all_workers_of_a_generation_get_the_same_restore_point(bench: Bench) -> None:
     assert bench.say(c.AskRestorePoint, "a")[0].checkpoint is None
-    bench.say(c.ConfirmCommit, "a", step=5, epoch=0, manifest="m", cursors="[]")
+    bench.say(c.ConfirmCommit, "a", step=5, epoch=0, generation=1, manifest="m", cursors="[]")
     assert bench.say(c.AskRestorePoint, "b")[0].checkpoint is None
 
 

@@ -394,7 +394,7 @@ class AckPart(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., part: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class ConfirmCommit(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "manifest", "cursors")
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "manifest", "cursors", "generation")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +402,7 @@ class ConfirmCommit(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
@@ -409,7 +410,8 @@ class ConfirmCommit(_message.Message):
     epoch: int
     manifest: str
     cursors: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ...) -> None: ...
+    generation: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AskCommit(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "step", "part")
@@ -442,18 +444,20 @@ class GiveUpCheckpoint(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RejectCheckpoint(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "step", "reason")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "step", "reason")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
+    generation: int
     step: int
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AbortCheckpoint(_message.Message):
     __slots__ = ("job_id", "step", "reason")
