@@ -91,8 +91,9 @@ def _parse(file: ByteFile, offset: int, row: int, data: bytes, schema: pa.Schema
     reading = pj.ReadOptions(use_threads=False, block_size=len(content) + 1)
     parsing = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     try:
-        # The parser takes any bytes for text; whoever looked at them would fail.
-        content.decode()
+        # The parser takes any bytes for text; whoever looked at them would fail. To see ASCII takes no copy.
+        if not content.isascii():
+            content.decode()
         return pj.read_json(pa.BufferReader(content), reading, parsing)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _locate(file, offset, row, data, error) from error
