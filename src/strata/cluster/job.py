@@ -223,8 +223,8 @@ class Job:
     def give_up_checkpoint(self, command: c.GiveUpCheckpoint, now_s: float) -> Answer:
         """Give up a checkpoint whose parts are durable and yet cannot be committed."""
         pending = self.commits.pending.get(command.step)
-        if pending is None or pending.generation != command.generation or pending.asked_of != command.worker_id:
-            return Done(), []  # said late: another one was asked since, and may be able to
+        if pending is None or pending.generation != command.generation:
+            return Done(), []
         return Done(), self._abort(command.step, f"{command.worker_id}: {command.reason}", now_s, even_writing=True)
 
     def reject_checkpoint(self, command: c.RejectCheckpoint, now_s: float) -> Answer:

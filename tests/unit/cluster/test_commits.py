@@ -338,14 +338,3 @@ def test_a_listing_that_is_older_than_a_deletion_brings_nothing_back(bench: Benc
     bench.apply(c.ForgetCheckpoints(steps=(10, 20)))
     bench.apply(listing)
     assert sorted(bench.job.commits.committed) == [30]
-
-
-def test_who_was_asked_before_someone_else_cannot_give_up_any_more(bench: Bench) -> None:
-    for worker in "abc":
-        ack(bench, worker)
-    (wanted,) = bench.apply(c.AskForManifest(step=10))[1]
-    assert wanted.to == ("b",)
-    give_up = {"step": 10, "generation": bench.generation, "reason": "the step has another manifest"}
-    assert bench.say(c.GiveUpCheckpoint, "a", **give_up)[1] == []
-    (aborted,) = bench.say(c.GiveUpCheckpoint, "b", **give_up)[1]
-    assert isinstance(aborted, e.CheckpointAborted)
