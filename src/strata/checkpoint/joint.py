@@ -101,18 +101,22 @@ class JointCheckpoints:
                 await self._see(step)
                 return await self._engine.load(step, like, only, skipped)
             except (DamagedCheckpointError, CheckpointNotFoundError) as error:
-                if isinstance(error, CheckpointNotFoundError) and not error.known:
-                    error.add_note("the job has checkpoints, and none is here: do all workers use the same storage?")
-                    raise
-                log.error("%s; all workers go back to an older checkpoint", error)  # noqa: TRY400 - it says it all
+                await self._reject(step, error)
                 skipped.append(error)
-                try:
-                    # In another generation by now, all ask again anyway.
-                    with suppress(StaleGenerationError, StaleIncarnationError):
-                        await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, str(error)))
-                except LastCheckpointError as last:
-                    error.add_note(str(last))
-                    raise error from last
+
+    async def _reject(self, step: int, error: DamagedCheckpointError | CheckpointNotFoundError) -> None:
+        """Have all workers go back to an older checkpoint; raise the error where there is none, or only not here."""
+        if isinstance(error, CheckpointNotFoundError) and not error.known:
+            error.add_note("the job has checkpoints, and none is here: do all workers use the same storage?")
+            raise error
+        log.error("%s; all workers go back to an older checkpoint", error)
+        try:
+            # In another generation by now, all ask again anyway.
+            with suppress(StaleGenerationError, StaleIncarnationError):
+                await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, str(error)))
+        except LastCheckpointError as last:
+            error.add_note(str(last))
+            raise error from last
 
     async def _see(self, step: int) -> None:
         """Wait a little for a manifest that another machine wrote: a shared file system may show it late."""
