@@ -8,12 +8,13 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep check format generate lock simulate services bench clean
+.PHONY: help setup demo test test-deep fuzz test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml requirements/dev.txt
+# The version in the metadata of the installation is that of the package.
+$(READY): pyproject.toml requirements/dev.txt src/strata/__init__.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
@@ -24,11 +25,17 @@ setup: $(READY)  ## create .venv with Strata and its development tools
 demo: $(READY)  ## a run that is killed and rescaled in front of your eyes, and proofs that it did not matter
 	$(BIN)/strata demo
 
-test: $(READY)  ## run all tests; those whose real part is missing say how to bring it
-	$(BIN)/pytest
+test: $(READY)  ## run all tests, in two processes; a test whose server is missing says how to install it
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-deep: $(READY)  ## run all tests with many more generated examples
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest --timeout=1800
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n 2 --dist loadgroup --timeout=1800
+
+test-deploy: $(READY) src/strata/dashboard/static/index.html  ## run images and Compose files in containers: kills, partitions, upgrades; needs root and podman
+	STRATA_TEST_DEPLOY=1 $(BIN)/pytest tests/deploy --durations=15
+
+fuzz: $(READY)  ## send 10,000 mutated messages to each transport of a coordinator
+	STRATA_FUZZ_MESSAGES=10000 $(BIN)/pytest -q --timeout=3600 tests/integration/security/test_fuzz.py tests/integration/security/test_http_fuzz.py
 
 check: $(READY)  ## formatting, lint, types, layers, generated files
 	$(BIN)/ruff format --check --quiet .
@@ -37,7 +44,7 @@ check: $(READY)  ## formatting, lint, types, layers, generated files
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m scripts.generate --check
 
-format: $(READY)  ## format the code and mend what lint can mend
+format: $(READY)  ## format the code and fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -45,30 +52,74 @@ generate: $(READY)  ## write the generated files anew
 	$(BIN)/python -m scripts.generate
 
 lock: $(READY)  ## resolve and pin all requirements anew
-	$(LOCK) --upgrade pyproject.toml --extra dev --extra s3 --output-file requirements/dev.txt
+	$(LOCK) --upgrade pyproject.toml --extra dev --extra data --extra s3 --output-file requirements/dev.txt
 	$(LOCK) --upgrade requirements/services.in --constraints requirements/dev.txt --output-file requirements/services.txt
 	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --constraints requirements/torch.txt \
 		--overrides requirements/bench-overrides.txt --output-file requirements/bench.txt
+	$(LOCK) --upgrade requirements/build.in --constraints requirements/dev.txt --output-file requirements/build.txt
+	$(LOCK) --upgrade pyproject.toml --constraints requirements/dev.txt --output-file requirements/coordinator.txt
+	$(LOCK) --upgrade pyproject.toml --extra data --extra s3 --constraints requirements/dev.txt \
+		--output-file requirements/worker.txt
 
 simulate: $(READY)  ## run the coordinator in SEEDS simulated worlds; START is the first seed
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --start $(or $(START),0)
+	$(BIN)/python -m tests.simulation --replicas --seeds $(or $(REPLICA_SEEDS),1000) --start $(or $(START),0)
 
-services: $(READY)  ## bring the real servers that tests use; PARTS="s3 etcd" for some of them
+simulate-bugs: $(READY)  ## look for every planted bug in SEEDS simulated worlds each
+	$(BIN)/python -m tests.simulation --bugs --seeds $(or $(SEEDS),2000)
+
+test-ha: $(READY)  ## FAULTS random faults on coordinators, etcd and their network; SEED says which
+	$(BIN)/python -m tests.ha --faults $(or $(FAULTS),200) --seed $(or $(SEED),1)
+
+services: $(READY)  ## install the real servers that tests use; PARTS="s3 etcd" for some of them
 	$(BIN)/python -m scripts.parts install $(PARTS)
+
+dashboard:  ## build the dashboard into the package; needs npm, and node 20.19 or newer
+	npm ci --silent --prefix dashboard
+	npm run --silent build --prefix dashboard
+
+dashboard-check:  ## types, lint and unit tests of the dashboard; needs npm
+	test -d dashboard/node_modules || npm ci --silent --prefix dashboard
+	npm run --silent check --prefix dashboard
+
+# The page in a release is that of its sources.
+src/strata/dashboard/static/index.html: $(shell find dashboard -name node_modules -prune -o -type f -print)
+	$(MAKE) dashboard
+	@touch $@
+
+dist: $(READY) src/strata/dashboard/static/index.html  ## build wheel and sdist, twice and equal, with a list of what they consist of
+	$(BIN)/python -m scripts.parts install release > /dev/null
+	$(BIN)/python -m scripts.release build
+
+release-check: dist  ## install the wheel on each Python that is here, and run the demonstration from elsewhere
+	$(BIN)/python -m scripts.release check
+
+docs: $(READY)  ## build the documentation as a site that works offline, in build/site
+	$(BIN)/python -m scripts.parts install docs > /dev/null
+	$(BIN)/python -m scripts.site
 
 bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/bench.txt
 	$(BIN)/python -m pip install --quiet --no-deps --constraint requirements/torch.txt torchft
-	$(BIN)/python -m scripts.parts install s3 torch
+	$(BIN)/python -m scripts.parts install s3 torch etcd
 	$(BIN)/python -m benchmarks.import_time
+	$(BIN)/python -m benchmarks.service.tracing
 	$(BIN)/python -m benchmarks.sharding
+	$(BIN)/python -m benchmarks.returning_workers
 	$(BIN)/python -m benchmarks.cluster
-	$(BIN)/python -m benchmarks.coordinator
+	$(BIN)/python -m benchmarks.service.coordinator
+	$(BIN)/python -m benchmarks.service.fairness
+	$(BIN)/python -m benchmarks.service.http
+	$(BIN)/python -m benchmarks.service.ha
+	$(BIN)/python -m benchmarks.service.security
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.checkpoint
+	$(BIN)/python -m benchmarks.sharded
+	$(BIN)/python -m benchmarks.staging
 	$(BIN)/python -m benchmarks.data
+	$(BIN)/python -m benchmarks.transforms
 
 clean:  ## remove .venv and everything else that was made here
-	rm -rf $(VENV) requirements/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-		.import_linter_cache dist
+	rm -rf $(VENV) requirements/azurite/node_modules dashboard/node_modules src/strata/dashboard/static .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -314,11 +314,11 @@ class DeltaFigures:
 def measure_delta(workload: str, size_mb: int, rounds: int, folder: Path) -> DeltaFigures:
     """Save the same changes with and without delta, taking turns."""
     quiet()
-    from strata.checkpoint import CheckpointManager
+    from strata.checkpoint import CheckpointManager, SavePolicy
 
     state = make_state(size_mb)
     managers = {
-        delta: CheckpointManager(folder / str(delta), delta=delta, full_every=1_000, keep_count=1)
+        delta: CheckpointManager(folder / str(delta), keep_count=1, saving=SavePolicy(delta=delta, full_every=1_000))
         for delta in (True, False)
     }
     times: dict[bool, list[float]] = {True: [], False: []}

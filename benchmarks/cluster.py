@@ -156,13 +156,13 @@ def _memory(workers: int, shards: int) -> dict[str, float]:
     base_kb = pages * resource.getpagesize() // 1024
     started = time.perf_counter()
     cluster = _cluster(workers, shards)
-    hand = c.TakeHand(worker_id="w0", incarnation="i", generation=workers, dataset_id="d", epoch=0)
-    cluster.apply(hand, 1.0)
+    lease = c.LeaseShards(worker_id="w0", incarnation="i", generation=workers, dataset_id="d", epoch=0)
+    cluster.apply(lease, 1.0)
     setup_s = time.perf_counter() - started
     started = time.perf_counter()
     cluster.apply(c.Goodbye(worker_id="w1", incarnation="i"), 2.0)
-    hand = c.TakeHand(worker_id="w0", incarnation="i", generation=workers + 1, dataset_id="d", epoch=0)
-    cluster.apply(hand, 2.0)
+    lease = c.LeaseShards(worker_id="w0", incarnation="i", generation=workers + 1, dataset_id="d", epoch=0)
+    cluster.apply(lease, 2.0)
     leave_ms = (time.perf_counter() - started) * 1_000
     peak_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base_kb) / 1024
     return {"memory_mb": peak_mb, "setup_s": setup_s, "leave_ms": leave_ms}

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.storage_peers import CONTESTANTS, Place, aligned
+from benchmarks.peers.storage_peers import CONTESTANTS, Place, aligned
 from strata.storage import LocalStorage, S3Storage
 from tests.testbed import servers
 

@@ -3,17 +3,17 @@
 import sys
 from pathlib import Path
 
+import strata
 import torch
 import torch.distributed as dist
+from strata.integrations.torch_process_group import init_process_group
 from torch.nn.parallel import DistributedDataParallel
-
-import strata
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     run = strata.join(checkpoints=folder / "ddp", save_every="10 steps")
-    dist.init_process_group("gloo")
+    init_process_group(run, "gloo")
     torch.manual_seed(0)
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 10))
@@ -28,7 +28,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step.report(loss=loss.item())
-    print(f"rank {dist.get_rank()}: loss {loss.item():.3f}")
+    print(f"rank {run.rank}: step {run.step_number}, loss {run.metrics.get('loss', float('nan')):.3f}")
     dist.destroy_process_group()
     run.close()
 

@@ -7,7 +7,6 @@ import os
 import sys
 
 import numpy as np
-
 from dtruntime import CheckpointManager, DatasetRegistry, TrainingOrchestrator
 
 STEPS, STEPS_PER_EPOCH = 40, 10

@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 import strata
 
 
@@ -40,7 +39,8 @@ def main() -> None:
                     state[name] = state[name] - 0.002 * total[at : at + size].reshape(state[name].shape)
                     at += size
                 step.report(loss=float(loss) / max(1, len(step.batch["y"])))
-        print(f"rank {run.rank} of {run.world_size}: step {run.step_number}, loss {step.metrics['loss']:.3f}")
+        loss = run.metrics.get("loss", float("nan"))  # none where the training was over already
+        print(f"rank {run.rank} of {run.world_size}: step {run.step_number}, loss {loss:.3f}")
 
 
 if __name__ == "__main__":

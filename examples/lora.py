@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
-
 import strata
+import torch
+from strata.checkpoint import SavePolicy
 
 WIDTH, LAYERS, RANK, LEVELS = 64, 2, 4, 1024
 
@@ -61,8 +61,8 @@ def main() -> None:
     frozen = {name: each for name, each in model.named_parameters() if not each.requires_grad}
     optimizer = torch.optim.SGD(adapters.values(), lr=0.1, momentum=0.9)
     state = {"frozen": frozen, "adapters": adapters, "optimizer": optimizer}
-    delta = {"delta": True, "full_every": 100, "keep_count": None}
-    with strata.join(checkpoints=folder / "lora", save_every="5 steps", checkpoint_options=delta) as run:
+    options = {"saving": SavePolicy(delta=True, full_every=100), "keep_count": None}
+    with strata.join(checkpoints=folder / "lora", save_every="5 steps", checkpoint_options=options) as run:
         data = run.dataset(folder / "data", order="global", global_batch_size=40, block_size=10, to="torch")
         for step in run.steps(state, data, until=20):
             with step:

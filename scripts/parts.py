@@ -22,8 +22,11 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts import image_parts
+
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
+DASHBOARD = ROOT / "dashboard"
 AZURITE = REQUIREMENTS / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 # Programs installed by pip stand beside the interpreter, also when its environment is not activated.
 BIN = Path(sys.prefix) / "bin"
@@ -57,8 +60,9 @@ PARTS = {
     "etcd": Part(what="etcd", programs=("etcd", "etcdctl"), debian=("etcd-server", "etcd-client")),
     "containers": Part(
         what="containers without a daemon (podman)",
-        programs=("podman", "buildah", "runc", "debootstrap", "podman-compose"),
-        debian=("podman", "buildah", "runc", "netavark", "aardvark-dns", "iptables", "debootstrap"),
+        programs=("podman", "buildah", "runc", "podman-compose"),
+        files=(image_parts.BASE, image_parts.WHEELS),
+        debian=("podman", "buildah", "runc", "netavark", "aardvark-dns", "iptables"),
     ),
     "helm": Part(what="Helm", programs=("helm",)),
     "manifests": Part(
@@ -66,8 +70,15 @@ PARTS = {
         programs=("kubernetes-validate", "hadolint"),
         modules=("compose_spec",),
     ),
+    "docs": Part(what="the generator of the documentation's site (Sphinx)", modules=("sphinx", "myst_parser", "furo")),
+    "release": Part(what="the lister of what a release consists of (CycloneDX)", programs=("cyclonedx-py",)),
     "prometheus": Part(what="Prometheus", programs=("prometheus", "promtool"), debian=("prometheus",)),
     "browser": Part(what="a browser (Chromium)", programs=("chromium",), modules=("playwright",), debian=("chromium",)),
+    "dashboard": Part(
+        what="the dashboard, built (npm)",
+        programs=("npm",),
+        files=(ROOT / "src/strata/dashboard/static/index.html", DASHBOARD / "node_modules/axe-core/axe.min.js"),
+    ),
     "load": Part(
         what="load generators",
         programs=("h2load", "wrk", "hyperfine"),
@@ -84,6 +95,12 @@ PARTS = {
         modules=("torch", "torchdata", "safetensors"),
         unhashed=("torch", "torchdata", "safetensors"),
     ),
+    "trainers": Part(
+        what="trainers on torch (transformers, accelerate, Lightning)",
+        modules=("torch", "torchdata", "transformers", "accelerate", "lightning"),
+        unhashed=("torch", "torchdata", "transformers", "accelerate", "lightning"),
+    ),
+    "metrics": Part(what="metrics logs (Weights & Biases)", modules=("wandb",), unhashed=("wandb",)),
     "jax": Part(what="JAX on the CPU", modules=("jax", "ml_dtypes"), unhashed=("jax", "jaxlib")),
 }
 
@@ -124,6 +141,11 @@ def install(names: list[str]) -> None:
         _run(sys.executable, "-m", "pip", "install", "-q", "-c", REQUIREMENTS / "torch.txt", *unhashed)
     if "azure" in names and not AZURITE.exists() and find_program("npm"):
         _run("npm", "ci", "--silent", "--prefix", REQUIREMENTS / "azurite")
+    if "dashboard" in names and PARTS["dashboard"].missing() and find_program("npm"):
+        _run("npm", "ci", "--silent", "--prefix", DASHBOARD)
+        _run("npm", "run", "--silent", "build", "--prefix", DASHBOARD)
+    if "containers" in names and PARTS["containers"].missing() and has_apt():
+        image_parts.make()
     if "helm" in names and not find_program("helm"):
         _install_helm()
     importlib.invalidate_caches()

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: hypothesis profiles, a clean environment, and one server of each kind per run."""
+"""Fixtures for all tests: hypothesis profiles, a clean environment, and one server of each kind per process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from tests.testbed.parts import require_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+pytest_plugins = [
+    "tests.testbed.plugins.deadlines",
+    "tests.testbed.plugins.default_signals",
+    "tests.testbed.plugins.two_processes",
+]
 
 # Examples are derandomized where they gate others' work; the deep profile explores.
 settings.register_profile("fast", max_examples=60, stateful_step_count=20, deadline=None, derandomize=True)
@@ -27,10 +34,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the settings of the machine that it runs on."""
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the settings of the machine that it runs on, nor leaves folders of jobs there."""
     for name in (*Settings.model_fields, FILE_VARIABLE):
         monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("JOBS_PATH", str(tmp_path / "strata-jobs"))
 
 
 @pytest.fixture(scope="session")

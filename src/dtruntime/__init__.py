@@ -4,6 +4,7 @@ Only the names of that API are here; everything they do is in ``strata``.
 """
 
 from strata.checkpoint import CheckpointManager
-from strata.compat import DatasetRegistry, TrainingOrchestrator
+from strata.compat.dataset_registry import DatasetRegistry
+from strata.compat.training_orchestrator import TrainingOrchestrator
 
 __all__ = ["CheckpointManager", "DatasetRegistry", "TrainingOrchestrator"]

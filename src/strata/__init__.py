@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strata.checkpoint import CheckpointManager as CheckpointManager
-    from strata.compat import DatasetRegistry as DatasetRegistry
-    from strata.compat import TrainingOrchestrator as TrainingOrchestrator
+    from strata.checkpoint import SaveHandle as SaveHandle
+    from strata.checkpoint import Slice as Slice
+    from strata.compat.consistent_hash import ConsistentHash as ConsistentHash
+    from strata.compat.dataset_registry import DatasetRegistry as DatasetRegistry
+    from strata.compat.shard_manager import ShardManager as ShardManager
+    from strata.compat.training_orchestrator import TrainingOrchestrator as TrainingOrchestrator
+    from strata.data import open_dataset as open_dataset
+    from strata.data.mixture import Mixture as Mixture
     from strata.errors import Reconfigure as Reconfigure
     from strata.errors import StrataError as StrataError
-    from strata.run.joining import join as join
-    from strata.sharding import ConsistentHash as ConsistentHash
+    from strata.run.data.run_dataset import RunDataset as RunDataset
+    from strata.run.exits import Stopped as Stopped
+    from strata.run.join import join as join
+    from strata.run.loop.cadence import Cadence as Cadence
+    from strata.run.loop.run import Run as Run
+    from strata.run.loop.steps import Step as Step
     from strata.sharding import ShardAssignment as ShardAssignment
-    from strata.sharding import ShardManager as ShardManager
     from strata.storage import AzureStorage as AzureStorage
     from strata.storage import GCSStorage as GCSStorage
     from strata.storage import LocalStorage as LocalStorage
@@ -24,43 +33,61 @@ if TYPE_CHECKING:
     from strata.storage import open_storage as open_storage
     from strata.storage import storage_from_env as storage_from_env
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "AzureStorage": "strata.storage",
+    "Cadence": "strata.run.loop.cadence",
     "CheckpointManager": "strata.checkpoint",
-    "ConsistentHash": "strata.sharding",
-    "DatasetRegistry": "strata.compat",
+    "ConsistentHash": "strata.compat.consistent_hash",
+    "DatasetRegistry": "strata.compat.dataset_registry",
     "GCSStorage": "strata.storage",
     "LocalStorage": "strata.storage",
     "MemoryStorage": "strata.storage",
+    "Mixture": "strata.data.mixture",
     "Reconfigure": "strata.errors",
+    "Run": "strata.run.loop.run",
+    "RunDataset": "strata.run.data.run_dataset",
     "S3Storage": "strata.storage",
+    "SaveHandle": "strata.checkpoint",
     "ShardAssignment": "strata.sharding",
-    "ShardManager": "strata.sharding",
+    "ShardManager": "strata.compat.shard_manager",
+    "Slice": "strata.checkpoint",
+    "Step": "strata.run.loop.steps",
+    "Stopped": "strata.run.exits",
     "StrataError": "strata.errors",
-    "TrainingOrchestrator": "strata.compat",
-    "join": "strata.run.joining",
+    "TrainingOrchestrator": "strata.compat.training_orchestrator",
+    "join": "strata.run.join",
+    "open_dataset": "strata.data",
     "open_storage": "strata.storage",
     "storage_from_env": "strata.storage",
 }
 
 __all__ = [
     "AzureStorage",
+    "Cadence",
     "CheckpointManager",
     "ConsistentHash",
     "DatasetRegistry",
     "GCSStorage",
     "LocalStorage",
     "MemoryStorage",
+    "Mixture",
     "Reconfigure",
+    "Run",
+    "RunDataset",
     "S3Storage",
+    "SaveHandle",
     "ShardAssignment",
     "ShardManager",
+    "Slice",
+    "Step",
+    "Stopped",
     "StrataError",
     "TrainingOrchestrator",
     "__version__",
     "join",
+    "open_dataset",
     "open_storage",
     "storage_from_env",
 ]

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
     from concurrent.futures import Future
 
 T = TypeVar("T")
@@ -62,6 +62,14 @@ class BackgroundLoop:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
 
+    def stop(self) -> None:
+        """Stop the loop for good, without waiting for it; for an owner that is being collected."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop, self._thread = self._loop, None, None
+        if loop is not None and self._pid == os.getpid():
+            loop.call_soon_threadsafe(loop.stop)
+
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._pid != os.getpid():
@@ -84,12 +92,19 @@ def _run(loop: asyncio.AbstractEventLoop, name: str) -> None:
     try:
         loop.run_forever()
         pending = asyncio.all_tasks(loop)
-        for task in pending:
-            task.cancel()
+        cancel_each(pending)
         loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        # It takes some turns of the loop, in which connections that were aborted are closed.
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
+
+
+def cancel_each(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, but for those that were: one that is cancelled again while it cleans up leaves that undone."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
 
 
 _at_exit: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Time as an argument: code that must know the time is handed a Clock, and tests hand it theirs; and how to wait."""
+"""Time as an argument: code that needs the time gets a Clock, and tests pass their own; and bounded waits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own time."""
 
-    def monotonic_s(self) -> float:
-        """Seconds since some moment in the past."""
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        """Seconds since 1970 UTC."""
-        return time.time()
+    # Without a call in between: the coordinator reads the clock twice for each of fifty thousand commands a second.
+    monotonic_s = staticmethod(time.monotonic)
+    wall_s = staticmethod(time.time)
 
 
 class ManualClock:

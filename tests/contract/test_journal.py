@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import logging
+import random
+import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from strata.cluster import commands as c
 from strata.coordinator.journal import Entry, Journal, MemoryJournal, SqliteJournal, open_journal
-from strata.errors import JournalDamagedError, JournalUnavailableError
+from strata.coordinator.journal.mark import JournalMark, _line
+from strata.coordinator.journal.wal import find_damage
+from strata.errors import JournalDamagedError, JournalUnavailableError, UnusableJournalError
 from tests.testbed import mounts
+from tests.testbed.ha.etcd import lead, new_target, resign
 from tests.testbed.parts import require_root
+from tests.testbed.process import start
 
 ENTRIES: list[Entry] = [
-    (c.RegisterWorker(worker_id=f"w{number}", incarnation="i"), 0.1 + number) for number in range(5)
+    Entry(c.RegisterWorker(worker_id=f"w{number}", incarnation="i"), 0.1 + number) for number in range(5)
 ]
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
+@pytest.fixture(params=["sqlite", "memory", pytest.param("etcd", marks=pytest.mark.part("etcd"))])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Journal]]:
     """Opens the same journal again, as a coordinator does after its restart."""
     opened: list[Journal] = []
+    target = None if request.param != "etcd" else new_target(request.getfixturevalue("etcd_server"))
 
     def again() -> Journal:
+        if target is not None:
+            for journal in opened:
+                resign(journal)
+            opened.append(lead(target))
+            return opened[-1]
         if request.param == "memory":
             return opened[0] if opened else opened.append(MemoryJournal()) or opened[0]
         for journal in opened:
@@ -35,7 +47,9 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journ
         opened.append(SqliteJournal(tmp_path / "state" / "journal.db"))
         return opened[-1]
 
-    return again
+    yield again
+    for journal in opened:
+        journal.close()
 
 
 class TestJournal:
@@ -61,6 +75,11 @@ class TestJournal:
         journal.append(ENTRIES[:1])
         assert reopen().load() == (b"again", ENTRIES[:1])
 
+    def test_who_caused_an_entry_is_kept_with_it(self, reopen: Callable[[], Journal]) -> None:
+        caused = [entry._replace(by=("launcher", "10.0.0.5")) for entry in ENTRIES]
+        reopen().append([*caused, *ENTRIES])
+        assert reopen().load() == (None, [*caused, *ENTRIES])
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -78,11 +97,142 @@ def change(path: Path, statement: str) -> None:
     database.close()
 
 
-def test_a_damaged_end_is_cut_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    change(path, "UPDATE entries SET command = x'00' WHERE number = 5")
+def test_an_end_that_nobody_was_told_of_is_cut_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change(path, "INSERT INTO entries VALUES (6, 0.0, x'00', x'00')")
     with caplog.at_level(logging.WARNING):
-        assert SqliteJournal(path).load() == (None, ENTRIES[:4])
-    assert "entry 5 is damaged and the last: it is cut" in caplog.text
+        assert SqliteJournal(path).load() == (None, ENTRIES)
+    assert "the last entry, 6, is damaged and was never acknowledged" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage", ["UPDATE entries SET command = x'00' WHERE number = 5", "DELETE FROM entries WHERE number = 5"]
+)
+def test_an_end_that_someone_was_told_of_is_never_cut(path: Path, damage: str) -> None:
+    change(path, damage)
+    with pytest.raises(JournalDamagedError, match="start 'strata coordinator --accept-journal-loss' once"):
+        SqliteJournal(path).load()
+
+
+def test_a_loss_is_accepted_only_when_it_is_asked_for_and_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change(path, "DELETE FROM entries WHERE number > 3")
+    with pytest.raises(JournalDamagedError, match="5 entries were acknowledged, and only 3 are there"):
+        SqliteJournal(path)
+    with caplog.at_level(logging.WARNING):
+        journal = SqliteJournal(path, accept_loss=True)
+        assert journal.load() == (None, ENTRIES[:3])
+    assert "the loss is accepted" in caplog.text
+    assert path.with_name("journal.db.damaged").exists()
+    journal.close()
+    journal = SqliteJournal(path)
+    journal.append(ENTRIES[3:])
+    assert journal.load() == (None, ENTRIES)
+
+
+@pytest.mark.parametrize("gone", ["the file", "its folder"])
+def test_a_journal_that_was_deleted_while_it_is_open_takes_nothing_more(tmp_path: Path, gone: str) -> None:
+    path = tmp_path / "state" / "journal.db"
+    journal = SqliteJournal(path)
+    journal.append(ENTRIES[:1])
+    if gone == "the file":
+        path.unlink()
+    else:
+        shutil.rmtree(path.parent)
+    for write in (lambda: journal.append(ENTRIES[1:]), lambda: journal.snapshot(b"state")):
+        with pytest.raises(JournalUnavailableError, match="removed or replaced while the coordinator ran"):
+            write()
+    assert journal.load() == (None, ENTRIES[:1])
+
+
+def test_a_journal_that_was_deleted_while_no_one_had_it_open_is_missed(path: Path) -> None:
+    path.unlink()
+    with pytest.raises(JournalDamagedError, match="the file is gone, and 5 entries were acknowledged"):
+        SqliteJournal(path)
+    assert SqliteJournal(path, accept_loss=True).load() == (None, [])
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from strata.cluster import commands as c
+from strata.coordinator.journal import Entry, SqliteJournal
+journal = SqliteJournal(Path(sys.argv[1]))
+for number in range(int(sys.argv[2])):
+    journal.append([Entry(c.Goodbye(worker_id=f"w{number}", incarnation="i", reason="x" * 200), 0.0)])
+    if number == int(sys.argv[3]):
+        journal.snapshot(b"state" * 1_000)
+    print(number, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("written", "snapshot_at"), [(40, -1), (60, 30), (400, 200)])
+def test_after_kill_9_a_flipped_bit_is_harmless_or_refused_and_never_loses_anything(
+    tmp_path: Path, written: int, snapshot_at: int
+) -> None:
+    """Wherever the bit is: in the log, in the file itself, or in the mark."""
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-c", WRITER, str(killed / "journal.db"), str(written), str(snapshot_at)]
+    with start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for _ in range(written):
+            writer.stdout.readline()
+        writer.kill()
+    shutil.copytree(killed, tmp_path / "whole")
+    before = read_all(tmp_path / "whole")
+    assert before == (written, (b"state" * 1_000 if snapshot_at >= 0 else None))
+    chance = random.Random(written)
+    refused = 0
+    for name in ("journal.db-wal", "journal.db", "journal.db-mark"):
+        size = (killed / name).stat().st_size
+        for _ in range(40 if name.endswith("wal") else 10):
+            folder = tmp_path / "damaged"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(killed, folder)
+            at, bit = chance.randrange(size), chance.randrange(8)
+            data = bytearray((folder / name).read_bytes())
+            data[at] ^= 1 << bit
+            (folder / name).write_bytes(data)
+            files = {file.name: file.read_bytes() for file in folder.iterdir()}
+            try:
+                found = read_all(folder)
+            except JournalDamagedError as error:
+                refused += 1
+                assert "--accept-journal-loss" in str(error)
+                assert {file.name: file.read_bytes() for file in folder.iterdir()} == files or name == "journal.db"
+            else:
+                assert found == before, (name, at, bit)
+    assert refused > 10
+
+
+def read_all(folder: Path) -> tuple[int, bytes | None]:
+    """Return how many entries were ever written, as far as can be seen, and the snapshot."""
+    journal = SqliteJournal(folder / "journal.db")
+    try:
+        state, entries = journal.load()
+        journal.append([Entry(c.Goodbye(worker_id="last", incarnation="i"), 0.0)])
+        (number,) = journal._database.execute("SELECT max(number) FROM entries").fetchone()
+    finally:
+        journal.close()
+    names = [command.worker_id for command, *_ in entries]  # type: ignore[attr-defined]
+    assert names == [f"w{n}" for n in range(number - 1 - len(entries), number - 1)]
+    return number - 1, state
+
+
+@pytest.mark.parametrize("cut", [1, 100, 4_000, 5_000])
+def test_a_last_write_that_did_not_get_done_is_no_damage(tmp_path: Path, cut: int) -> None:
+    """As a power cut leaves it: the log ends in the middle of a transaction that nobody was told of."""
+    path = tmp_path / "journal.db"
+    command = [sys.executable, "-c", WRITER, str(path), "20", "-1"]
+    with start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for _ in range(20):
+            writer.stdout.readline()
+        writer.kill()
+    log = tmp_path / "journal.db-wal"
+    log.write_bytes(log.read_bytes()[:-cut])
+    JournalMark(path).write(18)
+    assert find_damage(log) is None
+    assert read_all(tmp_path)[0] in (18, 19)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +246,19 @@ def test_a_damaged_end_is_cut_with_a_warning(path: Path, caplog: pytest.LogCaptu
 )
 def test_damage_before_the_end_refuses_to_start_and_says_what_to_do(path: Path, damage: str) -> None:
     change(path, damage)
-    with pytest.raises(JournalDamagedError, match=r"is damaged: .* Restore the file from a backup, or move it away"):
+    with pytest.raises(
+        JournalDamagedError, match=r"is damaged: .* Restore the file from a backup, or move it and its -mark away"
+    ):
         SqliteJournal(path).load()
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"certainly not SQLite" * 1000)
+    with pytest.raises(UnusableJournalError, match="no database of SQLite"):
+        SqliteJournal(path)
+    # With a mark beside it, it was a journal.
+    path.with_name("journal.db-mark").write_bytes(_line(3))
     with pytest.raises(JournalDamagedError, match="not a database"):
         SqliteJournal(path)
 
@@ -110,21 +266,22 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_two_coordinators_cannot_have_one_journal(path: Path) -> None:
     journal = SqliteJournal(path)
     journal.append(ENTRIES[:1])
-    with pytest.raises(JournalUnavailableError, match="another coordinator has it open"):
+    with pytest.raises(JournalUnavailableError, match="another coordinator has it open; stop that one first") as raised:
         SqliteJournal(path)
+    assert "Free space" not in str(raised.value)
 
 
 def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from strata.cluster import commands as c; from strata.coordinator.journal import SqliteJournal\n"
+        "from strata.cluster import commands as c; from strata.coordinator.journal import Entry, SqliteJournal\n"
         "journal = SqliteJournal(Path(sys.argv[1]))\n"
         "for number in range(10_000):\n"
-        "    journal.append([(c.Goodbye(worker_id=f'w{number}', incarnation='i'), 0.0)])\n"
+        "    journal.append([Entry(c.Goodbye(worker_id=f'w{number}', incarnation='i'), 0.0)])\n"
         "    print(number, flush=True)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "journal.db")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with start(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         for _ in range(50):
             writer.stdout.readline()
@@ -132,7 +289,7 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
         said = 50 + len(writer.stdout.read().splitlines())
     _, entries = SqliteJournal(tmp_path / "journal.db").load()
     assert len(entries) >= said
-    assert [command.worker_id for command, _ in entries] == [f"w{number}" for number in range(len(entries))]  # type: ignore[attr-defined]
+    assert [command.worker_id for command, *_ in entries] == [f"w{number}" for number in range(len(entries))]  # type: ignore[attr-defined]
 
 
 @pytest.mark.part("faults")
@@ -144,7 +301,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         big = c.Goodbye(worker_id="w", incarnation="i", reason="x" * 20_000)
         with pytest.raises(JournalUnavailableError, match="full"):
             while True:
-                journal.append([(big, 0.0)])
+                journal.append([Entry(big, 0.0)])
                 kept += 1
         assert kept > 5
         assert len(journal.load()[1]) == kept
@@ -155,5 +312,5 @@ def test_urls_name_journals_and_others_are_refused(tmp_path: Path) -> None:
     assert isinstance(open_journal("memory://"), MemoryJournal)
     assert isinstance(open_journal(f"sqlite://{tmp_path}/a/b.db"), SqliteJournal)
     for url in ("", "sqlite://", "sqlite:///", "postgres://x", "/path"):
-        with pytest.raises(ValueError, match="use sqlite:///path/to/file or memory://"):
+        with pytest.raises(ValueError, match="use sqlite:///path/to/file, etcd://host:2379/prefix or memory://"):
             open_journal(url)

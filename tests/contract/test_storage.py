@@ -33,7 +33,7 @@ from strata.storage import (
     S3Storage,
     Storage,
 )
-from tests.testbed.gcs_xml import xml_front
+from tests.testbed.network.gcs_xml import xml_front
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,64 +2,102 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from strata.cluster import commands as c
 from strata.cluster import events as e
+from strata.cluster.cluster import MAX_PAUSE_S
 from strata.cluster.commits import CommitProgress
-from strata.cluster.replies import RestorePoint
+from strata.cluster.replies import HeartbeatReply, Registered, RestorePoint
+from strata.cluster.values import Meeting
 from strata.errors import StrataError
-from strata.sharding import DataOrder, GlobalCursor, RangeSet, cursor_from_json, span_positions
-from strata.sharding.cursor import Spans
-from tests.simulation.counting import KEY
+from tests.simulation.data_checks import DataChecks
+from tests.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strata.cluster import Cluster
+    from strata.cluster.commits import Pending
     from strata.cluster.job import Job
-    from tests.simulation.store import Manifest
+    from tests.simulation.process import Process
     from tests.simulation.world import World
 
 
-class ViolationError(AssertionError):
-    """Something that must never happen did."""
+# How much later than promised something may happen: what time demands is looked at twice a second.
+PATIENCE_S = 4.0
+BARRIER_S = 60.0
+# In every fourth world it is seen to that a refused command changes nothing: that takes a third of all the time.
+SNAPSHOT_EVERY = 4
 
 
-class Invariants:
+class Invariants(DataChecks):
     """The promises of a cluster, and what was seen of them."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self._announced: dict[int, Manifest] = {}
-        self._rejected: dict[int, Manifest] = {}
+        super().__init__(world)
         self._begun_anew: set[int] = set()
         self._members_of: dict[int, tuple[tuple[str, str], ...]] = {}
-        self._hands: dict[int, dict[str, RangeSet]] = {}
-        self._shared: dict[int, RangeSet] = {}
-        self._vouched_until_s: dict[tuple[str, str], float] = {}
+        self._kept_alive_until_s: dict[tuple[str, str], float] = {}
         self._without_channel: set[tuple[str, str]] = set()
-        self._counted: set[str] = set()
-        self._not_counted: set[str] = set()
+        # What makes the snapshot before a command. It is made only if the command is refused: most are not.
+        self._snapshot_before: Callable[[], bytes] | None = None
+        self._arrived_s: dict[str, float] = {}
+        self._dead_for_s: dict[str, float] = {}
+        self._ticked_s = 0.0
+        # The saves whose parts are all there, as applied; and as durable, which a coordinator goes back to.
+        self._writing: set[tuple[int, int]] = set()
+        self._durably_writing: set[tuple[int, int]] = set()
+        self._restoring: set[int] = set()
+        self._released: dict[tuple[int, int], tuple[bytes, ...]] = {}
+        self._met: Counter[tuple[str, int]] = Counter()
+        # The last step whose part each incarnation has reported in each generation, and where that report is.
+        self._reported: dict[tuple[str, int], tuple[int, str]] = {}
+        # The last one whose report is durable.
+        self._kept: dict[tuple[str, int], int] = {}
+        self._given_up: set[tuple[int, int]] = set()
+        self._open_since_s: dict[tuple[int, Meeting], float] = {}
 
     # What the coordinator does.
 
-    def applied(self, command: c.JobCommand, reply: object, effects: list[e.Effect], *, all_durable: bool) -> None:
+    def before(self, cluster: Cluster, command: c.Command) -> None:
+        """A command is about to be carried out."""
+        if self._world.seed % SNAPSHOT_EVERY == 0 and self._snapshot_before is None:
+            self._snapshot_before = cache(cluster.freeze())
+
+    def applied(self, command: c.Command, reply: object, effects: list[e.Effect], *, all_durable: bool) -> None:
         """A command was carried out, or refused; nothing of that has left the coordinator yet."""
         if all_durable:
             self._check_generation()
         if isinstance(reply, StrataError):
+            self._check_unchanged(command)
             return
+        if not isinstance(command, c.JobCommand) or command.job_id != self._world.job_id:
+            if command.durable:
+                self._snapshot_before = None
+            return
+        self._check_sender(command, effects)
+        if command.durable:
+            self._snapshot_before = None
+        self._check_reply(command, reply)
+        self._check_aborts(command, effects)
         match command:
+            case c.ReportPart(incarnation=incarnation, generation=generation, step=step):
+                last, path = self._reported.get((incarnation, generation), (0, ""))
+                if step < last or (step == last and path != command.report.path):
+                    raise ViolationError(f"{incarnation} reports step {step} after step {last}")
+                self._reported[incarnation, generation] = step, command.report.path
             case c.FailWorkers():
-                self._check_vouched(command)
-            case c.Vouch() | c.ChannelLost() | c.Heartbeat() | c.RegisterWorker():
+                self._check_kept_alive(command)
+                self._check_silent(command)
+            case c.KeepAlive() | c.ChannelLost() | c.Heartbeat() | c.RegisterWorker():
                 self._note_life(command)
             case c.AskRestorePoint(generation=generation):
                 assert isinstance(reply, RestorePoint)
                 self._check_restore_point(generation, reply)
-            case c.AskCommit(step=step, part=part):
+            case c.AskCommit(step=step, path=part):
                 assert isinstance(reply, CommitProgress)
                 manifests = self._world.store.written.items()
                 if reply.phase == "committed" and not any(k[0] == step and part in m.parts for k, m in manifests):
@@ -72,11 +110,19 @@ class Invariants:
             if isinstance(effect, e.CheckpointCommitted) and self._world.store.find(effect.step) is None:
                 raise ViolationError(f"step {effect.step} is announced, but its manifest is not in storage")
 
-    def released(self, command: c.JobCommand, reply: object, effects: list[e.Effect]) -> None:
+    def released(self, command: c.Command, reply: object, effects: list[e.Effect]) -> None:
         """The answer to a command and its effects leave the coordinator: from now on they hold for ever."""
+        if not isinstance(command, c.JobCommand) or command.job_id != self._world.job_id:
+            return
+        self._durably_writing = _follow_saves(self._durably_writing, effects)
         for effect in effects:
             if isinstance(effect, e.CheckpointCommitted):
                 self._note_announced(effect.step)
+        # Only now: what was applied and not written may be undone, and is said again.
+        if isinstance(command, c.GiveUpCheckpoint) and not isinstance(reply, StrataError):
+            self._given_up.add((command.step, command.generation))
+        if isinstance(command, c.ReportPart) and not isinstance(reply, StrataError):
+            self._kept[command.incarnation, command.generation] = command.step
         if isinstance(command, c.RejectCheckpoint) and not isinstance(reply, StrataError):
             for step in self._job().commits.rejected:
                 manifest = self._world.store.find(step)
@@ -85,7 +131,7 @@ class Invariants:
                     self._world.tally["rejections"] += 1
                     self._world.note(f"step {step} was rejected")
                     if step in self._world.store.manifests:
-                        self._world.person.hear_of_rejection(step)
+                        self._world.operator.hear_of_rejection(step)
 
     def _note_announced(self, step: int) -> None:
         manifest = self._world.store.find(step)
@@ -96,13 +142,19 @@ class Invariants:
 
     def restarted(self) -> None:
         """The coordinator began anew from its journal: who lives it does not know, what was announced it does."""
-        self._vouched_until_s.clear()
+        self._snapshot_before = None
+        self._writing = self._durably_writing
+        self._world.neighbours.restarted()
+        self._dead_for_s.clear()
+        self._open_since_s.clear()
+        self._ticked_s = self._world.now_s
+        self._kept_alive_until_s.clear()
         self._without_channel.clear()
         self._check_announced()
 
     def _check_announced(self) -> None:
         """What was announced, did not rot and is in storage still, is in the index."""
-        if self._world.cluster is None or "default" not in self._world.cluster.jobs():
+        if self._world.cluster is None or self._world.job_id not in self._world.cluster:
             return
         index, manifests = self._job().commits.committed, self._world.store.manifests
         for step, manifest in self._announced.items():
@@ -110,6 +162,10 @@ class Invariants:
                 raise ViolationError(f"step {step} was announced and is gone from the index")
 
     def _check_restore_point(self, generation: int, point: RestorePoint) -> None:
+        if generation not in self._restoring:
+            self._restoring.add(generation)
+            if self._writing:
+                raise ViolationError(f"generation {generation} restores, and {self._writing} is about to be committed")
         if point.checkpoint is None:
             # Who asks again in a generation that began so is told the same, also after its first checkpoint.
             if self._announced and generation not in self._begun_anew:
@@ -126,7 +182,7 @@ class Invariants:
             raise ViolationError(f"step {step} is to be restored with the data position of another save")
 
     def _check_generation(self) -> None:
-        if self._world.cluster is None or "default" not in self._world.cluster.jobs():
+        if self._world.cluster is None or self._world.job_id not in self._world.cluster:
             return
         membership = self._job().membership
         members = tuple((member.worker_id, member.incarnation) for member in membership.present())
@@ -140,99 +196,180 @@ class Invariants:
         if ranks != list(range(len(ranks))):
             raise ViolationError(f"the ranks are {ranks}")
 
+    def refuses_writes(self, lasts_s: float) -> None:
+        """The journal refuses for a while: who is dead cannot be failed until it takes writes again."""
+        self._dead_for_s = dict.fromkeys(self._dead_for_s, -lasts_s)
+
+    def _check_unchanged(self, command: c.Command) -> None:
+        """A command that was refused has changed nothing that lasts."""
+        if self._has_changed():
+            raise ViolationError(f"{command} was refused and has changed the state")
+
+    def _has_changed(self) -> bool:
+        assert self._world.cluster is not None
+        return self._snapshot_before is not None and self._world.cluster.snapshot() != self._snapshot_before()
+
+    def _check_sender(self, command: c.JobCommand, effects: list[e.Effect]) -> None:
+        """What an incarnation that does not count any more sends has no effect."""
+        if not isinstance(command, c.WorkerCommand) or isinstance(command, c.RegisterWorker | c.Goodbye):
+            return
+        assert self._world.cluster is not None
+        members = {member.worker_id: member.incarnation for member in self._job().membership.present()}
+        if members.get(command.worker_id) == command.incarnation:
+            return
+        if effects or self._has_changed():
+            raise ViolationError(f"{command} is of an incarnation that does not count, and had an effect")
+
+    def _check_reply(self, command: c.JobCommand, reply: object) -> None:
+        """What a reply says of generation, rank and world size is so."""
+        if isinstance(reply, HeartbeatReply | Registered) and isinstance(command, c.WorkerCommand):
+            membership = self._job().membership
+            ranks = {member.worker_id: member.rank for member in membership.present()}
+            true = ranks[command.worker_id], len(ranks), membership.generation
+            if (reply.rank, reply.world_size, reply.generation) != true:
+                raise ViolationError(f"{command.worker_id} was told {reply}, and it is {true}")
+
+    def _check_aborts(self, command: c.JobCommand, effects: list[e.Effect]) -> None:
+        """A checkpoint whose parts are all durable is given up only by one who found that it cannot be committed."""
+        for effect in effects:
+            lost = {row for row in self._writing if row[0] == getattr(effect, "step", None)}
+            if lost and isinstance(effect, e.CheckpointAborted) and not isinstance(command, c.GiveUpCheckpoint):
+                raise ViolationError(f"{lost} had all parts and was given up: {effect.reason}")
+            self._writing = _follow_saves(self._writing, [effect])
+
+    def ticked(self) -> None:
+        """The coordinator runs and looks at the clock; what it must end by now has ended."""
+        now_s, limits = self._world.now_s, self._world.limits
+        was_frozen = now_s - self._ticked_s > MAX_PAUSE_S
+        if was_frozen:
+            # It puts everything off by that time.
+            self._snapshot_before = None
+        passed_s = min(now_s - self._ticked_s, 1.0)
+        self._ticked_s = now_s
+        if self._world.cluster is None or self._world.job_id not in self._world.cluster:
+            return
+        job = self._job()
+        alive = {(process.worker_id, process.incarnation) for process in self._world.processes()}
+        dead = {
+            member.worker_id
+            for member in job.membership.present()
+            if (member.worker_id, member.incarnation) not in alive
+        }
+        self._dead_for_s = {worker: self._dead_for_s.get(worker, 0.0) + passed_s for worker in dead}
+        if late := [worker for worker, for_s in self._dead_for_s.items() if for_s > limits.lease_s + PATIENCE_S]:
+            raise ViolationError(f"{late} died {limits.lease_s + PATIENCE_S:g} s ago, and were not failed")
+        waiting = {(job.membership.generation, barrier.meeting): barrier for barrier in job.barriers.open()}
+        self._open_since_s = {key: self._open_since_s.get(key, 0.0) + passed_s for key in waiting}
+        if late := [key for key, for_s in self._open_since_s.items() if for_s > BARRIER_S + PATIENCE_S]:
+            raise ViolationError(f"barriers {late} do not end")
+        for pending in job.commits.pending.values():
+            self._check_collects(job, pending)
+            late_s = now_s - (pending.begun_s + limits.collect_s + PATIENCE_S)
+            if pending.is_collecting and late_s > 0 and not was_frozen:
+                raise ViolationError(f"step {pending.step} does not stop collecting")
+
+    def _check_collects(self, job: Job, pending: Pending) -> None:
+        """A checkpoint waits only for parts that may still come."""
+        if not pending.is_collecting:
+            return
+        if (pending.step, pending.generation) in self._given_up:
+            raise ViolationError(f"step {pending.step} was given up, and still waits for {pending.missing()}")
+        members = {member.worker_id: member.incarnation for member in job.membership.present()}
+        for worker_id in pending.missing():
+            step = self._kept.get((members.get(worker_id, ""), pending.generation), 0)
+            if step > pending.step:
+                raise ViolationError(f"step {pending.step} waits for {worker_id}, which has saved step {step}")
+
+    # Meetings.
+
+    def barrier_released(self, process: Process, released: e.BarrierReleased) -> None:
+        """A worker was released: all meet equally often, and what they learn there is the same."""
+        self._world.tally["releases"] += 1
+        met = self._met[process.incarnation, released.generation] = (
+            1 + self._met[process.incarnation, released.generation]
+        )
+        known = self._released.setdefault((released.generation, met), released.payloads)
+        if (released.round, released.payloads) != (met, known):
+            raise ViolationError(f"{process.name} was released with {released}, others in round {met} with {known}")
+
+    def barrier_timed_out(self, process: Process, generation: int) -> None:
+        """A worker was sent away: then nobody may have been released.
+
+        A process whose name a newer one has is kept out until that one is gone, and learns of no release meanwhile.
+        """
+        newest = dict(self._members_of[max(self._members_of)])
+        if newest.get(process.worker_id, process.incarnation) != process.incarnation:
+            return
+        met = self._met[process.incarnation, generation] + 1
+        if (generation, met) in self._released:
+            raise ViolationError(f"meeting {met} of generation {generation} was released to some and not to others")
+
+    def waited_too_long(self, process: Process, error: StrataError) -> None:
+        """A program was told of what the protocol or the coordinator should have mended by itself."""
+        # One that was replaced was cut off meanwhile, and asks for as long as it may.
+        if process not in self._world.zombies:
+            raise ViolationError(f"{process.name} was told: {error}")
+
     # Who lives.
+
+    def arrived(self, command: c.Command) -> None:
+        """A command has come to the coordinator's machine."""
+        if isinstance(command, c.WorkerCommand):
+            # Also what a dead process sent, and the network kept, renews its lease.
+            self._dead_for_s.pop(command.worker_id, None)
+            if command.is_sign_of_life or isinstance(command, c.Heartbeat):
+                self._arrived_s[command.incarnation] = self._world.now_s
+
+    def died(self, process: Process) -> None:
+        """A process was killed."""
+        self._arrived_s.pop(process.incarnation, None)
+
+    def finished(self, process: Process) -> None:
+        """A worker has finished."""
+        self._world.tally["finished"] += 1
+
+    def refused(self, process: Process, error: StrataError) -> None:
+        """A worker is not taken: only one that was replaced may be."""
+        if process not in self._world.zombies and self._world.workers.get(process.worker_id) is process:
+            raise ViolationError(f"{process.name} is the newest process of {process.worker_id}: {error}")
+        self._world.tally["zombies refused"] += 1
+
+    def _check_silent(self, command: c.FailWorkers) -> None:
+        """Nobody is failed that was heard, or could have been, within the lease; or the grace, without a channel."""
+        limits = self._world.limits
+        for worker in command.workers:
+            promised_s = limits.grace_s if worker in self._without_channel else limits.lease_s
+            heard_s = self._arrived_s.get(worker.incarnation, float("-inf"))
+            if heard_s + promised_s > self._world.now_s + 0.001 and worker not in self._without_channel:
+                raise ViolationError(f"{worker} was failed, {self._world.now_s - heard_s:.1f} s after it was heard")
 
     def _note_life(self, command: c.WorkerCommand) -> None:
         worker = command.worker_id, command.incarnation
         now_s, limits = self._world.now_s, self._world.limits
         match command:
-            case c.Vouch():
-                self._world.tally["vouches"] += 1
+            case c.KeepAlive():
+                self._world.tally["keep-alives"] += 1
                 promised_s = limits.grace_s if worker in self._without_channel else limits.lease_s
-                self._vouched_until_s[worker] = max(self._vouched_until_s.get(worker, 0.0), now_s + promised_s)
+                self._kept_alive_until_s[worker] = max(self._kept_alive_until_s.get(worker, 0.0), now_s + promised_s)
             case c.ChannelLost():
                 self._without_channel.add(worker)
-                promised_s = self._vouched_until_s.get(worker, 0.0)
-                self._vouched_until_s[worker] = min(promised_s, now_s + limits.grace_s)
+                promised_s = self._kept_alive_until_s.get(worker, 0.0)
+                self._kept_alive_until_s[worker] = min(promised_s, now_s + limits.grace_s)
             case _:
                 self._without_channel.discard(worker)
 
-    def _check_vouched(self, command: c.FailWorkers) -> None:
+    def _check_kept_alive(self, command: c.FailWorkers) -> None:
         for worker in command.workers:
-            if self._vouched_until_s.get(worker, 0.0) > self._world.now_s:
-                raise ViolationError(f"{worker} was failed, although it was vouched for")
+            if self._kept_alive_until_s.get(worker, 0.0) > self._world.now_s:
+                raise ViolationError(f"{worker} was failed, although it was kept alive")
 
-    # What workers do.
 
-    def counted(self, name: str, *, is_set: bool) -> None:
-        """A worker was told whether its name is on the list that all share."""
-        self._world.tally["keys set"] += is_set
-        (self._counted if is_set else self._not_counted).add(name)
-
-    def dealt(self, generation: int, worker_id: str, spans: Spans) -> None:
-        """A worker was given a hand: nobody else may hold any of it in this generation, or all, if global."""
-        positions = span_positions(self._world.order, spans)
-        if self._world.dataset["data_order"] is DataOrder.GLOBAL:
-            if self._shared.setdefault(generation, positions) != positions:
-                raise ViolationError(f"{worker_id} has another rest of the epoch in generation {generation}")
-            return
-        hands = self._hands.setdefault(generation, {})
-        for other, held in hands.items():
-            if other != worker_id and held.intersection(positions).count:
-                raise ViolationError(f"{worker_id} and {other} hold the same samples in generation {generation}")
-        hands[worker_id] = hands.get(worker_id, RangeSet()).union(positions)
-
-    def manifest_written(self, manifest: Manifest) -> None:
-        """A manifest is in storage: its model has seen exactly what its cursor says, and nothing twice."""
-        model = Counter(self._world.store.model(manifest))
-        ledger: Counter[int] = Counter()
-        for row in json.loads(manifest.cursors):
-            cursor = cursor_from_json({name: value for name, value in row.items() if name != "dataset"})
-            if isinstance(cursor, GlobalCursor) != (self._world.dataset["data_order"] is DataOrder.GLOBAL):
-                raise ViolationError(f"step {manifest.step} has the cursor {cursor}")
-            for start, stop in cursor.consumed:
-                ledger.update(self._world.order.samples_at(np.arange(start, stop)).tolist())
-        if model != ledger:
-            raise ViolationError(
-                f"step {manifest.step}: the model has seen {sorted(model.elements())}, "
-                f"but its cursor says {sorted(ledger.elements())}"
-            )
-
-    # The end.
-
-    def check_end(self) -> None:
-        """Everyone has finished: each sample was seen once, and each name counted once."""
-        store = self._world.store
-        # What was rejected is of a history that nobody went on with. What was lost when all had finished counts.
-        lost = {step: manifest for step, manifest in store.lost.items() if self._announced.get(step) is manifest}
-        ends = {**lost, **store.manifests}
-        last = max(step for step, manifest in ends.items() if self._rejected.get(step) is not manifest)
-        model = Counter(store.model(ends[last]))
-        self._world.tally["samples"] += model.total()
-        if model != Counter(range(self._world.order.total_samples)):
-            raise ViolationError(f"the finished epoch was not seen exactly once: {sorted(model.elements())}")
-        if self._world.cluster is not None:
-            self._check_audit()
-            self._check_count()
-
-    def _check_audit(self) -> None:
-        audit = self._job().ledger.audit("d", 0)
-        if not audit.is_exactly_once:
-            raise ViolationError(f"the audit of a finished epoch says: {audit}")
-        skipped = [sample for start, stop in audit.skipped for sample in range(start, stop)]
-        self._world.tally["skips"] += len(skipped)
-        if skipped != sorted(self._world.unreadable):
-            raise ViolationError(f"{sorted(self._world.unreadable)} cannot be read, but the audit names {skipped}")
-
-    def _check_count(self) -> None:
-        names = self._job().keys.get(KEY).value.decode().split()
-        if len(names) != len(set(names)):
-            raise ViolationError(f"someone was counted twice: {names}")
-        if lost := self._counted - set(names):
-            raise ViolationError(f"{sorted(lost)} were told that they are counted, and are not")
-        if wrong := self._not_counted & set(names):
-            raise ViolationError(f"{sorted(wrong)} were told that they are not counted, and are")
-
-    def _job(self) -> Job:
-        assert self._world.cluster is not None
-        return self._world.cluster.job("default")
+def _follow_saves(writing: set[tuple[int, int]], effects: list[e.Effect]) -> set[tuple[int, int]]:
+    """Return the saves that have all parts and no manifest, after what these effects say."""
+    for effect in effects:
+        match effect:
+            case e.ManifestWanted():
+                writing = writing | {(effect.step, effect.generation)}
+            case e.CheckpointCommitted() | e.CheckpointAborted():
+                writing = {row for row in writing if row[0] != effect.step}
+    return writing

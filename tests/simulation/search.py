@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from tests.simulation.invariants import ViolationError
+import pytest
+
+from tests.simulation.bugs.planting import REPLICA_BUGS
+from tests.simulation.replicas.replica_world import ReplicaWorld
+from tests.simulation.violation import ViolationError
 from tests.simulation.world import World
 
 SEEDS_PER_TASK = 50
+COLLECT_WORLDS = 10
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,14 @@ def shrink(seed: int, num_faults: int) -> Failure:
     skipped: frozenset[int] = frozenset()
     failure = _attempt(seed, skipped)
     assert failure is not None, "the run is not deterministic"
-    for number in reversed(range(num_faults)):
-        smaller = _attempt(seed, skipped | {number})
-        if smaller is not None:
-            skipped, failure = skipped | {number}, smaller
+    before: frozenset[int] | None = None
+    while before != skipped:
+        # Again: what was needed beside a fault may not be needed without it.
+        before = skipped
+        for number in sorted(set(range(num_faults)) - skipped, reverse=True):
+            smaller = _attempt(seed, skipped | {number})
+            if smaller is not None:
+                skipped, failure = skipped | {number}, smaller
     return failure
 
 
@@ -57,18 +67,54 @@ def run_seeds(seeds: range, *, processes: int) -> Iterator[tuple[int, Counter[st
     """Run seeds in several processes; yield how many are done, their tally and failures, task by task."""
     tasks = [seeds[start : start + SEEDS_PER_TASK] for start in range(0, len(seeds), SEEDS_PER_TASK)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_run_task, tasks)
+        try:
+            yield from pool.map(_run_task, tasks)
+        finally:
+            # Whoever stops early does not wait for all the others.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def find_bug(plant: Callable[[pytest.MonkeyPatch], None], seeds: range) -> int | None:
+    """Plant a bug and return the first seed whose world shows it."""
+    kind = ReplicaWorld if plant in REPLICA_BUGS else World
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        for seed in seeds:
+            try:
+                kind(seed).run()
+            except (ViolationError, AssertionError, LookupError, TypeError, ValueError):
+                return seed
+    return None
 
 
 def _run_task(seeds: range) -> tuple[int, Counter[str], list[Failure]]:
     tally: Counter[str] = Counter()
     failures = []
-    for seed in seeds:
+    # To look for garbage takes a sixth of a world's time; what some worlds leave behind fits into memory.
+    gc.disable()
+    for number, seed in enumerate(seeds):
+        if number % COLLECT_WORLDS == 0:
+            gc.collect()
         counted, failure = run_seed(seed)
         tally += counted
         if failure is not None:
             failures.append(failure)
     return len(seeds), tally, failures
+
+
+def run_replica_seeds(seeds: range) -> tuple[Counter[str], list[str]]:
+    """Run worlds of replicas; return their tally, and each failure with what happened before it."""
+    tally: Counter[str] = Counter()
+    failures = []
+    for seed in seeds:
+        world = ReplicaWorld(seed)
+        try:
+            world.run()
+        except ViolationError as error:
+            lines = "\n".join(f"  {line}" for line in world.trace[-40:])
+            failures.append(f"seed {seed}: {error}\n{lines}\nreplay: ReplicaWorld({seed}).run()")
+        tally += world.tally
+    return tally, failures
 
 
 def _attempt(seed: int, skipped: frozenset[int]) -> Failure | None:

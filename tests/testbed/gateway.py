@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from tests.testbed.pace import stretch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -48,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        connection = http.client.HTTPConnection(self.backend, timeout=20)
+        connection = http.client.HTTPConnection(self.backend, timeout=stretch(20))
         with contextlib.closing(connection):
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
@@ -93,4 +95,4 @@ def gateway_to(backend: str) -> Iterator[Gateway]:
             yield gateway
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(stretch(10))

@@ -1,4 +1,4 @@
-"""A job of real processes that run tests.testbed.run_worker: started, watched, signalled, and ended with the test."""
+"""A job of real processes (``programs.run_worker``): started, watched, signalled, and ended with the test."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Self
 
-from strata.run.demo.dataset import make_dataset
-from tests.testbed.process import DIE_WITH_PARENT
+from strata.demo.samples import make_dataset
+from strata.run.exits import PREEMPTED
+from tests.testbed.pace import stretch
+from tests.testbed.process import start
+from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +27,8 @@ class Worker:
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.said: list[dict[str, Any]] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
+        self.process = start(
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -41,9 +43,9 @@ class Worker:
             thread.start()
 
     def wait(self) -> int:
-        code = self.process.wait(WAIT_S)
+        code: int = self.process.wait(stretch(WAIT_S))
         for thread in self._threads:
-            thread.join(5)
+            thread.join(stretch(5))
         return code
 
     def _listen(self) -> None:
@@ -71,9 +73,10 @@ class Job:
         epochs: int = 2,
         num_rows: int = 1_003,
         pace_s: float = 0.03,
+        options: tuple[str, ...] = (),
     ) -> None:
         self._url = url
-        self._arguments = [str(folder), order, save_every, str(epochs), str(pace_s)]
+        self._arguments = [str(folder), order, save_every, str(epochs), str(pace_s), *options]
         self.workers: dict[str, Worker] = {}
         self.retired: list[Worker] = []
         self.expected = {
@@ -87,7 +90,7 @@ class Job:
         for name in names:
             if name in self.workers:
                 self.retired.append(self.workers[name])
-            command = [sys.executable, "-m", "tests.testbed.run_worker", *self._arguments]
+            command = [sys.executable, "-m", "tests.testbed.programs.run_worker", *self._arguments]
             fields = {"WORKER_ID": name, "OPENBLAS_NUM_THREADS": "1", **environment}
             if self._url is None:
                 command.append("--local")
@@ -101,7 +104,7 @@ class Job:
     def kill(self, name: str) -> None:
         """Kill a worker with no chance to say goodbye."""
         self.signal(name, signal.SIGKILL)
-        self.workers[name].process.wait()
+        self.workers[name].wait()
 
     def step(self) -> int:
         """The furthest step that any worker has said to be done."""
@@ -113,11 +116,13 @@ class Job:
         return max(said, key=lambda each: each["generation"])["world_size"] if said else 0
 
     def wait_until(self, holds: Any, what: str) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while not holds():
+        """Wait for what must come; what never comes is told with the workers that ended, and what all of them said."""
+
+        def state() -> str:
             ended = [name for name, worker in self.workers.items() if worker.process.poll() not in (None, 0)]
-            assert time.monotonic() < deadline_s, f"never: {what}; {ended} ended\n{self.all_errors()}"
-            time.sleep(0.02)
+            return f"{what}; {ended} ended\n{self.all_errors()}"
+
+        wait_until(holds, state, timeout_s=WAIT_S)
 
     def wait_for_step(self, number: int) -> None:
         self.wait_until(lambda: self.step() >= number, f"step {number}")
@@ -125,7 +130,7 @@ class Job:
     def check_finished(self) -> None:
         """All workers end well, and all that stayed to the end have the sum of every sample, once an epoch."""
         codes = {name: worker.wait() for name, worker in self.workers.items()}
-        assert set(codes.values()) == {0}, f"{codes}\n{self.all_errors()}"
+        assert set(codes.values()) <= {0, PREEMPTED}, f"{codes}\n{self.all_errors()}"
         ends = [worker.said[-1] for worker in self.workers.values()]
         stayed = [end for end in ends if not end["left"]]
         assert stayed

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.parts import find_program
+from tests.testbed.pace import stretch
 from tests.testbed.process import running
 
 if TYPE_CHECKING:
@@ -33,33 +34,42 @@ def ext4(folder: Path, *, size_bytes: int) -> Iterator[Path]:
         file.truncate(size_bytes)
     make = find_program("mkfs.ext4")
     assert make is not None
-    subprocess.run([make, "-q", "-m", "0", str(image)], check=True, capture_output=True)
+    _run(make, "-q", "-m", "0", str(image))
     with _mounted(folder, "-o", "loop", str(image)):
         yield folder
 
 
 def remount_read_only(folder: Path) -> None:
     """Let nothing be written any more."""
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    _run("mount", "-o", "remount,ro", str(folder))
 
 
 @contextlib.contextmanager
 def faulty(folder: Path, backing: Path) -> Iterator[Path]:
     """A mirror of ``backing`` that fails on demand: put a file named FAULT-fsync or FAULT-write beside it."""
     folder.mkdir()
-    command = [sys.executable, str(ROOT / "tests" / "testbed" / "faulty_fuse.py"), str(backing), str(folder)]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "testbed" / "programs" / "faulty_fuse.py"),
+        str(backing),
+        str(folder),
+    ]
     with running(command, log=folder.with_suffix(".log"), is_ready=lambda: os.path.ismount(folder)):
         try:
             yield folder
         finally:
-            subprocess.run(["umount", "-l", str(folder)], check=True)
+            _run("umount", "-l", str(folder))
 
 
 @contextlib.contextmanager
 def _mounted(folder: Path, *arguments: str) -> Iterator[None]:
     folder.mkdir()
-    subprocess.run(["mount", *arguments, str(folder)], check=True)
+    _run("mount", *arguments, str(folder))
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+        _run("umount", "-l", str(folder))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=stretch(30))

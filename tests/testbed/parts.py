@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,12 @@ def require_part(name: str) -> None:
     _give_up(f"needs {PARTS[name].what}, which lacks {', '.join(lacks)}: {install_command(name)}")
 
 
+def import_part(name: str, module: str) -> Any:
+    """Return a module of a part, for a test file that uses it everywhere: what is missing holds for the whole file."""
+    require_part(name)
+    return importlib.import_module(module)
+
+
 def require_root() -> None:
     """Go on only if this process may mount file systems."""
     if os.geteuid() != 0:
@@ -25,4 +33,4 @@ def require_root() -> None:
 def _give_up(message: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)

@@ -1,33 +1,48 @@
-"""Server processes that cannot outlive the test run, however it ends."""
+"""Processes that cannot outlive the test run, however it ends."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scripts.parts import find_program
-from strata.run.process import DIE_WITH_PARENT
+from strata.run.launch.worker_process import DIE_WITH_PARENT
+from tests.testbed.pace import stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-READY_TIMEOUT_S = 30
+READY_TIMEOUT_S = 60.0
+# A killed process is gone at once, unless the kernel holds it.
+END_TIMEOUT_S = 20.0
+
+_first = random.SystemRandom().randrange(12_000, 30_000)
+_ports = itertools.cycle([*range(_first, 32_000), *range(10_000, _first)])
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports that were free a moment ago; all are held until all are found."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Return distinct ports that were free a moment ago, and that no other call of this process returns.
+
+    They lie below the ports that the kernel gives to clients, and each process of the test run begins somewhere else,
+    so that nobody else takes one before its server does.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(_ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+    return ports
 
 
 def accepts_connections(port: int) -> bool:
@@ -35,6 +50,37 @@ def accepts_connections(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    """Start a program that a killed test run takes with it: every process of the test bed begins here.
+
+    Its signals are the default ones (``tests.testbed.plugins.default_signals``). ``options`` are those of Popen.
+    """
+    program = find_program(str(command[0]))
+    assert program is not None, f"{command[0]} is not installed"
+    become = [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), program]
+    return subprocess.Popen([*become, *map(str, command[1:])], **options)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill a process, close its pipes, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    process.wait(stretch(END_TIMEOUT_S))
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """Return the first line that a process prints, or what it printed before it ended."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], stretch(READY_TIMEOUT_S))
+    assert ready, f"process {process.pid} printed nothing"
+    line: str = process.stdout.readline()
+    return line
 
 
 @contextlib.contextmanager
@@ -47,14 +93,12 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program until the block ends; enter the block when it is ready.
 
-    It gets its own process group, which is killed as a whole, and a death signal, so that a killed test run
-    takes its servers with it. A program that does not get ready shows the end of its log.
+    It gets its own process group, which is killed as a whole. A program that does not get ready shows the end of
+    its log.
     """
-    program = find_program(command[0])
-    assert program is not None, f"{command[0]} is not installed"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), program, *command[1:]],
+        process = start(
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -67,11 +111,11 @@ def running(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.wait(stretch(END_TIMEOUT_S))
 
 
 def _wait_until_ready(name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
+    deadline = time.monotonic() + stretch(READY_TIMEOUT_S)
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
             state = "is not ready" if process.returncode is None else f"ended with {process.returncode}"

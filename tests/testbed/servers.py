@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.parts import AZURITE
+from tests.testbed.pace import stretch
 from tests.testbed.process import accepts_connections, free_ports, running
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class EtcdServer:
 
 
 @contextlib.contextmanager
-def seaweedfs(folder: Path) -> Iterator[S3Server]:
-    """S3 that checks signatures and honours preconditions."""
-    ports = free_ports(8)
+def seaweedfs(folder: Path, ports: list[int] | None = None) -> Iterator[S3Server]:
+    """S3 that checks signatures and honours preconditions; with the ``ports`` of before, the same one once more."""
+    ports = ports or free_ports(8)
     names = ("master", "volume", "filer", "s3")
     http = dict(zip(names, ports[:4], strict=True))
     grpc = dict(zip(names, ports[4:], strict=True))
@@ -82,7 +83,8 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": [identity]}))
     data = folder / "data"
-    data.mkdir()
+    is_new = not data.exists()
+    data.mkdir(exist_ok=True)
     command = [
         "weed",
         "server",
@@ -110,7 +112,8 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
 
     try:
         with running(command, log=folder / "log", is_ready=stores_files) as process:
-            request("POST", f"{filer}/buckets/strata/")
+            if is_new:
+                request("POST", f"{filer}/buckets/strata/")
             yield S3Server(f"http://127.0.0.1:{http['s3']}", "strata", "test-access", "test-secret", process)
     finally:
         # A killed server leaves its sockets, and where they are cannot be configured.
@@ -211,6 +214,6 @@ def _answers(method: str, url: str, body: bytes | None = None) -> bool:
 def request(method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:
     """Send one HTTP request and return the body of its answer; an error status raises."""
     message = urllib.request.Request(url, data=body, method=method, headers=headers or {})
-    with urllib.request.urlopen(message, timeout=5) as response:
+    with urllib.request.urlopen(message, timeout=stretch(5)) as response:
         answer: bytes = response.read()
         return answer

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from strata.background import BackgroundLoop
+from tests.testbed.pace import stretch
 
 
 async def name_of_thread() -> str:
@@ -22,7 +23,7 @@ def test_work_runs_in_a_thread_of_that_name() -> None:
         assert loop.submit(name_of_thread()).result(10) == "strata-test"
         called = threading.Event()
         loop.call_soon(called.set)
-        assert called.wait(10)
+        assert called.wait(stretch(10))
     finally:
         loop.close()
 

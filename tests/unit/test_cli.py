@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import strata
+from strata.cli.app import app, main
+from tests.testbed.process import start
 
 COMMAND = Path(sys.executable).with_name("strata")
 
@@ -29,6 +32,29 @@ def test_help_teaches_the_commands() -> None:
     assert "config" in done.stdout
 
 
+def commands_below(group: typer.Typer, *path: str) -> list[tuple[str, ...]]:
+    """Every command, as the words that are typed after ``strata``."""
+    own = [(*path, command.name) for command in group.registered_commands if command.name]
+    return own + [
+        each for sub in group.registered_groups for each in commands_below(sub.typer_instance, *path, sub.name)
+    ]
+
+
+@pytest.mark.parametrize("command", commands_below(app), ids=" ".join)
+def test_the_help_of_every_command_says_what_it_does_and_gives_an_example(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert f"Usage: strata {' '.join(command)}" in shown
+    example = re.search(r"Example: (?:[A-Z_]+=\S+ )*strata (.*)", shown)
+    assert example, shown
+    assert example[1].split()[: len(command)] == list(command)
+
+
 def test_without_a_command_it_shows_the_help_and_fails_as_used_wrongly() -> None:
     done = run()
     assert done.returncode == 2
@@ -38,6 +64,7 @@ def test_without_a_command_it_shows_the_help_and_fails_as_used_wrongly() -> None
 
 def test_version_is_the_packages_version() -> None:
     assert run("version").stdout.startswith(f"strata {strata.__version__} ")
+    assert run("--version").stdout == run("version").stdout
     assert json.loads(run("version", "--json").stdout)["strata"] == strata.__version__
 
 
@@ -107,7 +134,7 @@ def test_colour_is_off_when_the_output_is_not_a_terminal() -> None:
 def test_at_a_terminal_colour_is_on_unless_no_color_is_set(no_color: str, coloured: bool) -> None:
     terminal, inside = os.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": no_color}
-    with subprocess.Popen([COMMAND, "--help"], stdout=inside, stderr=inside, env=environment):
+    with start([COMMAND, "--help"], stdout=inside, stderr=inside, env=environment):
         os.close(inside)
         shown = b""
         try:

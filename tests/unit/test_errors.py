@@ -1,22 +1,32 @@
-"""Errors keep their fields, cross process boundaries, and stand in the tree that is drawn."""
+"""Errors keep their fields, cross process boundaries, say what to do, and stand in the tree that is drawn."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pickle
+import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
+from scripts.error_tree import draw_tree, errors_page, walk
 from strata import errors
 from strata.errors import (
+    AccessDeniedError,
+    AccessError,
     BadCommandError,
     BarrierCancelledError,
     BarrierTimeoutError,
     CheckpointAbortedError,
     CheckpointBusyError,
+    CheckpointError,
     CheckpointExistsError,
     CheckpointNotFoundError,
+    CheckpointPinnedError,
     CheckpointTimeoutError,
+    ClusterError,
     CommitPendingError,
     ConfigError,
     ConfigProblem,
@@ -26,25 +36,33 @@ from strata.errors import (
     CorruptObjectError,
     DamagedCheckpointError,
     DamagedRecordError,
+    DataError,
     DatasetChangedError,
     DatasetConflictError,
     DatasetExistsError,
     DatasetNotFoundError,
+    DatasetOptionsError,
     DuplicateWorkerError,
     ForeignCheckpointError,
+    ForeignFormatError,
     GenerationChangedError,
     IllegalTransitionError,
     IncompleteCheckpointError,
     InvalidIdError,
     InvalidKeyError,
+    JobBusyError,
     JobFullError,
     JobWaitingError,
     JournalDamagedError,
+    JournalNotEmptyError,
     JournalUnavailableError,
     LastCheckpointError,
+    MembershipError,
     MissingExtraError,
+    MissingProgramError,
     MissingWorker,
     MixedFormatsError,
+    NotLeaderError,
     NoWorkersError,
     ObjectChangedError,
     ObjectExistsError,
@@ -57,31 +75,163 @@ from strata.errors import (
     ProtocolMismatchError,
     QuotaExceededError,
     Reconfigure,
+    Recovery,
+    ReplicasDivergedError,
     RestoreTooLateError,
+    RewindError,
     SchemaMismatchError,
+    ShardingError,
     StaleGenerationError,
     StaleIncarnationError,
     StaleIndexError,
+    StateChangedError,
     StateMismatchError,
     StepTakenError,
+    StorageError,
     StorageFullError,
     StoragePermissionError,
     StorageUnavailableError,
     StrataError,
+    TenantBusyError,
+    TenantExistsError,
+    TokenExistsError,
+    TokenFileError,
     TransformProcessError,
+    UnauthenticatedError,
+    UnfinishedRewindError,
     UnknownDataFormatError,
     UnknownDatasetError,
     UnknownFormatError,
     UnknownJobError,
+    UnknownTenantError,
+    UnknownTokenError,
     UnknownWorkerError,
+    UnsafeListenError,
     UnsafeStoreError,
+    UnsafeTokenError,
     UnsavableStateError,
+    UntrustedCoordinatorError,
+    UnusableJournalError,
+    WorkerActiveError,
     WorldSizeError,
 )
 
+ROOT = Path(__file__).parents[2]
+
+RETRY = {
+    UntrustedCoordinatorError,
+    JournalUnavailableError,
+    CoordinatorLostError,
+    NotLeaderError,
+    OutboxFullError,
+    CommitPendingError,
+    JobWaitingError,
+    BarrierTimeoutError,
+    StorageUnavailableError,
+    CheckpointBusyError,
+    CheckpointTimeoutError,
+    WorkerActiveError,
+    IncompleteCheckpointError,
+    TransformProcessError,
+}
+REJOIN = {
+    MembershipError,
+    StaleGenerationError,
+    StaleIncarnationError,
+    GenerationChangedError,
+    UnknownWorkerError,
+    UnknownJobError,
+    OutOfOrderError,
+    RestoreTooLateError,
+    Reconfigure,
+}
+STOP = {
+    AccessError,
+    UnauthenticatedError,
+    UnsafeTokenError,
+    UnsafeListenError,
+    TokenFileError,
+    StrataError,
+    CheckpointError,
+    UnsavableStateError,
+    CheckpointAbortedError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    CheckpointPinnedError,
+    RewindError,
+    UnfinishedRewindError,
+    DamagedCheckpointError,
+    UnknownFormatError,
+    ForeignFormatError,
+    StateMismatchError,
+    ForeignCheckpointError,
+    ConflictingPartsError,
+    ReplicasDivergedError,
+    StateChangedError,
+    ClusterError,
+    AccessError,
+    AccessDeniedError,
+    UnknownTenantError,
+    TenantExistsError,
+    TenantBusyError,
+    UnknownTokenError,
+    TokenExistsError,
+    JournalDamagedError,
+    JournalNotEmptyError,
+    UnusableJournalError,
+    PortTakenError,
+    BadCommandError,
+    DuplicateWorkerError,
+    ProtocolMismatchError,
+    IllegalTransitionError,
+    JobBusyError,
+    JobFullError,
+    QuotaExceededError,
+    StepTakenError,
+    LastCheckpointError,
+    PayloadTooLargeError,
+    BarrierCancelledError,
+    WorldSizeError,
+    DatasetChangedError,
+    DatasetOptionsError,
+    ConfigError,
+    InvalidIdError,
+    MissingExtraError,
+    MissingProgramError,
+    DataError,
+    DatasetNotFoundError,
+    DatasetExistsError,
+    UnknownDataFormatError,
+    MixedFormatsError,
+    SchemaMismatchError,
+    CorruptFileError,
+    StaleIndexError,
+    PositionMismatchError,
+    ShardingError,
+    NoWorkersError,
+    UnknownDatasetError,
+    DatasetConflictError,
+    DamagedRecordError,
+    StorageError,
+    ObjectNotFoundError,
+    ObjectExistsError,
+    StoragePermissionError,
+    StorageFullError,
+    ObjectChangedError,
+    CorruptObjectError,
+    InvalidKeyError,
+    UnsafeStoreError,
+}
+
 SAMPLES = [
+    UnauthenticatedError("it brought no token"),
+    UntrustedCoordinatorError("host:50051", "certificate has expired"),
+    UnsafeTokenError("host:50051"),
+    UnsafeListenError("0.0.0.0", "TLS and tokens"),
+    TokenFileError("/run/token", "Permission denied"),
     ConfigError([ConfigProblem("RANK", "environment", "two", "a whole number")]),
     InvalidIdError("job id", "a/b", "contains '/'"),
+    MissingProgramError("etcd", needed_for="strata demo --ha", install="apt-get install etcd-server"),
     MissingExtraError("s3", needed_for="s3:// storage"),
     NoWorkersError("dataset 'imagenet'"),
     UnknownWorkerError("w9", known=["w1", "w0"]),
@@ -98,23 +248,35 @@ SAMPLES = [
     InvalidKeyError("../a", "the key has the segment '..'"),
     UnsafeStoreError("a/b", backend="s3://bucket"),
     CoordinatorLostError("host:50051", waited_s=3.0),
+    NotLeaderError("b:50051", term=3),
     OutboxFullError(limit=10),
     PortTakenError("gRPC", "127.0.0.1:50051", "in use"),
     BadCommandError("FailWorkers is for the coordinator alone"),
     JournalUnavailableError("/state", "disk is full"),
+    JournalNotEmptyError("etcd://a:2379/strata"),
+    UnusableJournalError("backup.jsonl", "it is damaged"),
     JournalDamagedError("/state", "entry 7 is missing"),
     UnknownJobError("llm", known=["default"]),
     DuplicateWorkerError("llm", "w1"),
+    WorkerActiveError("llm", "w1"),
     ForeignCheckpointError(5, found="one", expected="two"),
     ProtocolMismatchError("host:50051", theirs=2, ours=1),
     WorldSizeError("llm", given=2, needed=4),
     DatasetChangedError("imagenet", url="s3://b/d"),
+    DatasetOptionsError("d", "drop_last", worker_id="b", given=True, first="a", registered=False),
     Reconfigure(7, "w1 failed: lease ended"),
+    AccessDeniedError("ci", "use job 'llm'"),
+    UnknownTenantError("vision"),
+    TenantExistsError("vision"),
+    TenantBusyError("vision", jobs=["vision/llm"]),
+    UnknownTokenError("vision", "k1"),
+    TokenExistsError("k1"),
     StaleIncarnationError("w1", "i7", state="failed"),
     StaleGenerationError("w1", sent=3, current=4),
     IllegalTransitionError("w1", current="failed", wanted="training"),
     JobFullError("llm", "w9", max_workers=8),
     JobWaitingError("llm", missing=2, min_workers=8),
+    JobBusyError("j", workers=["a"]),
     QuotaExceededError("jobs", limit=10),
     OutOfOrderError("w1", what="report", expected=2, sent=4),
     RestoreTooLateError("w1", generation=4),
@@ -137,6 +299,10 @@ SAMPLES = [
     UnsavableStateError("model.hook", "function", "cannot be kept in a checkpoint"),
     CheckpointExistsError(100, path="default/checkpoints/step_100"),
     CheckpointNotFoundError(100, path="default/checkpoints", known=[50]),
+    CheckpointPinnedError(5),
+    RewindError("llm", "there is no committed checkpoint of step 7; the nearest are 5 and 10"),
+    UnfinishedRewindError("llm", to_step=10),
+    ForeignFormatError("model.pt", "torch does not load it"),
     DamagedCheckpointError(100, "its digest differs", part="model.bin", tensor="w", start=0, end=4096),
     UnknownFormatError(100, found="version 2", known="version 1"),
     StateMismatchError(100, "model.w", "it has another shape"),
@@ -145,6 +311,8 @@ SAMPLES = [
     CheckpointAbortedError(100, "w failed: lease ended"),
     IncompleteCheckpointError(100, "part 2 of 2 is missing", missing=[2]),
     ConflictingPartsError(100, "lr", "parts 1 and 2 differ"),
+    ReplicasDivergedError(100, ranks=[2], tensor="w", tensors=3),
+    StateChangedError(100, "w"),
 ]
 
 
@@ -164,17 +332,53 @@ def test_every_error_has_a_sample_here() -> None:
     assert {type(sample) for sample in SAMPLES} == {kind for kind in kinds() if not kind.__subclasses__()}
 
 
-def test_every_error_stands_in_the_drawn_tree_below_its_parent() -> None:
-    drawn = {}
-    path: list[str] = []
-    for line in (errors.__doc__ or "").splitlines():
-        name = next((word for word in line.split() if word.endswith(("Error", "Reconfigure"))), None)
-        if name is None or line.strip(" │├└─").split()[0] != name:
-            continue
-        depth = line.index(name) // 4
-        path = [*path[: depth - 1], name]
-        drawn[name] = path[-2] if len(path) > 1 else "Exception"
-    assert drawn == {kind.__name__: kind.__bases__[0].__name__ for kind in kinds()}
+def test_the_tree_that_is_drawn_is_the_tree_that_is() -> None:
+    drawn = [line[4:] for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]
+    assert drawn == list(draw_tree())
+    assert set(walk()) == set(kinds())
+
+
+def test_the_table_in_the_docs_is_that_of_the_classes() -> None:
+    assert (ROOT / "docs" / "errors.md").read_text() == errors_page()
+
+
+def test_all_that_the_files_of_the_package_define_is_imported_from_one_place() -> None:
+    defined = {"fields_of", "field_names", "revive"}
+    for file in pkgutil.iter_modules(errors.__path__):
+        module = importlib.import_module(f"strata.errors.{file.name}")
+        classes = inspect.getmembers(module, inspect.isclass)
+        defined |= {name for name, kind in classes if kind.__module__ == module.__name__ and not name.startswith("_")}
+    assert defined == set(errors.__all__)
+
+
+def test_nobody_imports_from_a_file_of_the_package() -> None:
+    package = ROOT / "src" / "strata" / "errors"
+    files = [file for folder in ("src", "tests", "scripts", "examples") for file in (ROOT / folder).rglob("*.py")]
+    found = [file for file in files if re.search(r"^\s*(from|import) strata\.errors\.", file.read_text(), re.MULTILINE)]
+    assert [file for file in found if package not in file.parents] == []
+
+
+def test_every_error_says_on_purpose_what_its_caller_may_do() -> None:
+    recovery = {Recovery.RETRY: RETRY, Recovery.REJOIN: REJOIN, Recovery.STOP: STOP}
+    assert {kind: {each for each in kinds() if each.recovery is kind} for kind in Recovery} == recovery
+
+
+def test_a_class_with_fields_takes_them_in_its_constructor() -> None:
+    annotated = {kind for kind in kinds() if kind is not StrataError and kind.__annotations__}
+    assert annotated
+    assert all("__dataclass_fields__" in vars(kind) for kind in annotated)
+
+
+def test_errors_are_compared_and_shown_as_all_exceptions_are() -> None:
+    one, other = StepTakenError("llm", 1), StepTakenError("llm", 1)
+    assert len({one, other}) == 2
+    assert repr(one) == f"StepTakenError({str(one)!r})"
+
+
+def test_a_note_crosses_a_process_boundary() -> None:
+    error = StepTakenError("llm", 1)
+    error.add_note("seen twice")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["seen twice"]
 
 
 def test_a_missing_extra_says_what_to_install_and_is_an_import_error() -> None:
@@ -186,4 +390,4 @@ def test_a_missing_extra_says_what_to_install_and_is_an_import_error() -> None:
 def test_an_unknown_name_lists_a_few_of_the_known_ones() -> None:
     error = UnknownWorkerError("w9", known=[f"w{number}" for number in range(8)])
     assert str(error) == "worker 'w9' is not registered; there are w0, w1, w2, w3, w4 and 3 more"
-    assert str(UnknownDatasetError("d", known=[])) == "dataset 'd' is not registered; none is; register it first"
+    assert str(UnknownDatasetError("d", known=[])) == "dataset 'd' is not registered; none is registered yet"

@@ -32,7 +32,7 @@ def test_the_house_keeps_its_order() -> None:
     ("file", "statement", "contract"),
     [
         ("storage/planted.py", "import strata.checkpoint", "Imports only go down the house BROKEN"),
-        ("errors.py", "import strata.config", "Imports only go down the house BROKEN"),
+        ("errors/base.py", "import strata.config", "Imports only go down the house BROKEN"),
         ("planted.py", "", "Imports only go down the house BROKEN"),
         ("cluster/planted.py", "import time", "are pure"),
         ("sharding/planted.py", "from os import environ", "are pure"),

@@ -14,6 +14,15 @@ import strata
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "strata"
 PUBLIC = {
+    "open_dataset",
+    "Stopped",
+    "Step",
+    "Slice",
+    "SaveHandle",
+    "RunDataset",
+    "Run",
+    "Mixture",
+    "Cadence",
     "AzureStorage",
     "CheckpointManager",
     "ConsistentHash",
@@ -50,6 +59,14 @@ def test_importing_strata_loads_no_library_and_starts_nothing() -> None:
     assert HEAVY.isdisjoint(modules)
     assert threads == 1
     assert done.stderr == ""
+
+
+def test_a_worker_loads_nothing_of_the_coordinators_http() -> None:
+    code = "import sys, strata, strata.run.team.coordinated_team; strata.join, strata.Run; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded & {"fastapi", "starlette", "uvicorn", "prometheus_client"} == set()
+    assert "strata.coordinator" not in done.stdout
 
 
 def test_the_version_stands_in_one_place() -> None:

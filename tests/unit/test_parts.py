@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from scripts import parts
 from scripts.parts import PARTS, Part
-from tests.testbed.parts import require_part
+from tests.testbed.parts import import_part, require_part
 
 
 @pytest.fixture
@@ -33,6 +34,24 @@ def test_in_ci_a_missing_part_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="make services PARTS=absent"):
         require_part("absent")
+
+
+@pytest.mark.usefixtures("_missing_part")
+def test_a_file_that_needs_a_missing_part_is_skipped_whole_and_in_ci_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception) as caught:
+        import_part("absent", "no_such_module")
+    assert caught.value.allow_module_level
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="make services PARTS=absent"):
+        import_part("absent", "no_such_module")
+
+
+def test_no_library_but_ray_is_skipped_without_being_a_part() -> None:
+    """Such a skip also happens in CI, where nobody would see that the library is gone."""
+    call = re.compile(r"importorskip\(\"(\w+)")
+    folder = Path(__file__).parents[1]
+    assert {name for file in folder.rglob("*.py") for name in call.findall(file.read_text())} == {"ray"}
 
 
 def test_an_unknown_part_is_refused_with_the_names_there_are() -> None:

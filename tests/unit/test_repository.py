@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MUL
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_every_make_target_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text()
-    fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    named = set(re.findall(r"\bmake ([a-z][a-z-]+)", fenced)) | set(re.findall(r"`make ([a-z-]+)", text))
+    commands = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"\bmake ([a-z][a-z-]+)", commands)) | set(re.findall(r"`make ([a-z-]+)", text))
     later = set(re.findall(r"`make ([a-z-]+)`[^.|\n]*not yet", text))
     assert named - later, page
     assert named - later <= TARGETS
@@ -27,21 +28,66 @@ def test_no_requirement_names_a_registry() -> None:
 
 
 def test_no_lock_of_a_node_package_names_a_registry() -> None:
-    for path in (ROOT / "requirements").glob("*/package-lock.json"):
+    for path in (*(ROOT / "requirements").glob("*/package-lock.json"), ROOT / "dashboard" / "package-lock.json"):
         assert '"resolved"' not in path.read_text(), path
 
 
 def test_every_pinned_requirement_has_a_hash() -> None:
-    for name in ("dev.txt", "services.txt", "bench.txt"):
+    for name in ("dev.txt", "services.txt", "bench.txt", "build.txt", "coordinator.txt", "worker.txt"):
         text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
         pins = [line for line in text.splitlines() if "==" in line and not line.startswith("#")]
         assert pins, name
         assert all("--hash=sha256:" in line for line in pins), name
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    assert pages
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} -> {target}"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the names that a page's headings have in links, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> list[str]:
+    """Return the links of a page to files that are not there, and to headings that no page has."""
+    dead = []
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", without_code(page)):
+        file = page.parent / target if target else page
+        if not file.exists() or (anchor and anchor not in anchors_of(file)):
+            dead.append(f"{target}#{anchor}")
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    assert dead_links(page) == []
+
+
+def test_a_dead_link_and_a_dead_anchor_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# Other page\n")
+    page = tmp_path / "page.md"
+    page.write_text("# Here\n[a](other.md#other-page) [b](#here) [c](gone.md) [d](other.md#gone) [e](#gone)\n")
+    assert dead_links(page) == ["gone.md#", "other.md#gone", "#gone"]
+
+
+def test_every_direct_dependency_and_extra_has_a_decision() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    decisions = (ROOT / "docs" / "decisions.md").read_text().split("## Written by hand")[0].lower()
+    wanted = [*project["dependencies"], *(each for libraries in extras.values() for each in libraries)]
+    names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
+    assert names
+    assert {name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", decisions)} == set()
+    assert {name for name in extras if f"`{name}`" not in decisions and name not in decisions.split()} == set()
+
+
+def test_no_extra_brings_only_what_every_user_has() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {re.match(r"[\w.-]+", each)[0] for each in project["dependencies"]}  # type: ignore[index]
+    for extra, libraries in project["optional-dependencies"].items():
+        assert {re.match(r"[\w.-]+", each)[0] for each in libraries} - core, extra  # type: ignore[index]

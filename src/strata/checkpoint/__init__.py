@@ -3,12 +3,13 @@
 The commit point is the manifest in storage, written once; a coordinator may drive it but is never the truth.
 """
 
-from strata.checkpoint.handle import CheckpointInfo, SaveHandle
+from strata.checkpoint.format.tensors import Slice
+from strata.checkpoint.keep.retention import Best, RetentionPolicy, Verdict
+from strata.checkpoint.load.restore import Restored
 from strata.checkpoint.manager import CheckpointManager
-from strata.checkpoint.restore import Restored
-from strata.checkpoint.retention import Best, Verdict
-from strata.checkpoint.saver import Counters
-from strata.checkpoint.tensors import Slice
+from strata.checkpoint.save.handle import CheckpointInfo, SaveHandle
+from strata.checkpoint.save.save_policy import SavePolicy
+from strata.checkpoint.save.saver import Counters
 
 __all__ = [
     "Best",
@@ -16,7 +17,9 @@ __all__ = [
     "CheckpointManager",
     "Counters",
     "Restored",
+    "RetentionPolicy",
     "SaveHandle",
+    "SavePolicy",
     "Slice",
     "Verdict",
 ]

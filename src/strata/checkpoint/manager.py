@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from strata import ids
-from strata.checkpoint.draft import make_draft
+from strata.checkpoint.commit.joint import JointCommit
+from strata.checkpoint.commit.solo import SoloCommit
 from strata.checkpoint.engine import Engine
-from strata.checkpoint.handle import CheckpointInfo, SaveHandle
-from strata.checkpoint.joint import JointCheckpoints
-from strata.checkpoint.layout import Planner
+from strata.checkpoint.format.layout import Planner
+from strata.checkpoint.keep.retention import KEEP_COUNT, RetentionPolicy, Verdict
 from strata.checkpoint.location import find_storage
-from strata.checkpoint.retention import GRACE_S, Best, RetentionPolicy, Verdict
-from strata.checkpoint.saver import SavePolicy, Saver, WhenBusy
+from strata.checkpoint.save.background_work import BackgroundWork
+from strata.checkpoint.save.draft import make_draft
+from strata.checkpoint.save.handle import CheckpointInfo, SaveHandle
+from strata.checkpoint.save.notices import Notices
+from strata.checkpoint.save.save_policy import SavePolicy
+from strata.checkpoint.save.saver import Saver
 from strata.clock import Clock, SystemClock
-from strata.errors import CheckpointAbortedError, CheckpointTimeoutError, ClusterError
+from strata.errors import CheckpointAbortedError, CheckpointTimeoutError, ClusterError, InvalidIdError
 from strata.storage.blocking import finish_in_thread
+from strata.tracing.traces import NO_TRACES
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Coroutine, Sequence
     from types import TracebackType
 
-    from strata.checkpoint.coordination import CommitCoordinator
-    from strata.checkpoint.restore import Restored
+    from strata.checkpoint.commit.protocol import Commit, CommitCoordinator
+    from strata.checkpoint.format.rewind_record import BatchRange, Rewind
+    from strata.checkpoint.load.restore import Restored
     from strata.storage import Storage
+    from strata.tracing.traces import Traces
 
 T = TypeVar("T")
 
@@ -36,69 +41,73 @@ T = TypeVar("T")
 class CheckpointManager:
     """Saves and restores a job's state. A checkpoint that was announced as committed can be restored.
 
-    ``path`` is a directory, a URL, or with ``backend`` a prefix in the bucket of the environment. At most
-    ``max_pending`` saves are staged at a time, and staging memory is at most that many times the state; one more
-    waits (at most ``wait_timeout_s``), is skipped, or fails, as ``when_busy`` says. A save that fails in the
-    background is on its handle, in ``counters``, in the log, and given to ``on_error``; it never stops training.
+    ``path`` is a directory, a URL, or with ``backend`` a prefix in the bucket of the environment. ``retention`` says
+    what is kept, in place of ``keep_count``, and ``saving`` how saves wait, what they write and when they are given up.
+    A save that fails in the background is on its handle, in ``counters``, in the log, and given to ``on_error``; it
+    never stops training. ``on_read`` is told, from any thread, how many bytes of a restore were read and checked, and
+    of how many. ``observer`` is called with each phase of a save; it is there for tests. ``traces`` are told of each
+    save that is over.
 
     With a ``coordinator`` (a :class:`strata.client.client.Client`), all workers of the job save together: each its
-    part, and the checkpoint is committed when all are durable. A commit that is not there after ``commit_timeout_s``
-    fails on this worker's handle, and names whom it waits for.
+    part, and the checkpoint is committed when all are durable. What several workers hold is compared at each commit.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
         backend: str | None = None,
-        keep_count: int | None = 5,
+        keep_count: int | None = KEEP_COUNT,
         job_id: str = "default",
         *,
-        keep_every: int | None = None,
-        ttl_s: float | None = None,
-        keep_best: Best | None = None,
-        grace_s: float = GRACE_S,
-        max_pending: int = 1,
-        when_busy: WhenBusy = "wait",
-        wait_timeout_s: float = 600.0,
-        delta: bool = False,
-        full_every: int = 10,
-        on_error: Callable[[SaveHandle, Exception], None] | None = None,
-        on_phase: Callable[[str], None] | None = None,
+        retention: RetentionPolicy | None = None,
+        saving: SavePolicy | None = None,
+        coordinator: CommitCoordinator | None = None,
         storage: Storage | None = None,
         clock: Clock | None = None,
-        coordinator: CommitCoordinator | None = None,
-        commit_timeout_s: float = 1_800.0,
+        on_error: Callable[[SaveHandle, Exception], None] | None = None,
+        on_read: Callable[[int, int], None] | None = None,
+        observer: Callable[[str], None] | None = None,
+        traces: Traces = NO_TRACES,
     ) -> None:
-        if full_every < 1:
-            raise ValueError(f"full_every={full_every} must be 1 or more")
-        policy = RetentionPolicy(
-            keep_count=keep_count, keep_every=keep_every, ttl_s=ttl_s, best=keep_best, grace_s=grace_s
-        )
-        self._job_id = ids.job_id(job_id)
+        if retention is not None and keep_count != KEEP_COUNT:
+            raise ValueError(f"keep_count={keep_count} and a retention: say it in RetentionPolicy(keep_count=...)")
+        self._job_id = InvalidIdError.check("job id", job_id)
         self._clock = clock or SystemClock()
+        saving = saving or SavePolicy()
         self._engine = Engine(
             find_storage(path, backend) if storage is None else storage,
             self._job_id,
-            policy=policy,
+            retention=retention or RetentionPolicy(keep_count=keep_count),
+            saving=saving,
             clock=self._clock,
-            delta=delta,
-            full_every=full_every,
-            on_phase=on_phase or _ignore,
+            on_read=on_read,
         )
+        self._work, self._notices = BackgroundWork(), Notices()
         self._saver = Saver(
             self._engine,
-            SavePolicy(max_pending=max_pending, when_busy=when_busy, wait_timeout_s=wait_timeout_s),
+            self._work,
+            self._notices,
+            saving,
             clock=self._clock,
             on_error=on_error,
-            on_phase=on_phase or _ignore,
+            observer=observer,
+            traces=traces,
         )
         self.counters = self._saver.counters
         self._planner = Planner()
-        self._coordinator = coordinator
-        self._joint: JointCheckpoints | None = None
-        if coordinator is not None:
-            self._joint = JointCheckpoints(coordinator, self._engine, self._saver, timeout_s=commit_timeout_s)
-            self._saver.commit_jointly = self._joint.commit
+        self._commit: Commit
+        if coordinator is None:
+            self._commit = SoloCommit(self._engine, self._work, self._notices, observer=observer)
+        else:
+            self._commit = JointCommit(
+                coordinator,
+                self._engine,
+                self._work,
+                self._notices,
+                timeout_s=saving.commit_timeout_s,
+                observer=observer,
+                traces=traces,
+            )
 
     # Saving
 
@@ -114,15 +123,18 @@ class CheckpointManager:
     ) -> CheckpointInfo:
         """Save and return when it is committed; raise what went wrong. ``more`` is as for save_background."""
         info = self._begin_save(data, step, epoch, metadata, write_behind=True, **more).result(timeout_s)
-        self._saver.warn_of_unchanged()
+        self._notices.warn()
         return info
 
     async def save_async(
         self, data: Any, step: int, epoch: int = 0, metadata: dict[str, Any] | None = None, **more: Any
-    ) -> SaveHandle:
-        """Return a handle as soon as the state is staged, without holding up the event loop meanwhile."""
-        # The thread reads the state, which may change when this returns.
-        return await finish_in_thread(partial(self.save_background, data, step, epoch, metadata, **more))
+    ) -> CheckpointInfo:
+        """As :meth:`save`, for an event loop; who stops waiting does not stop the save."""
+        # The thread reads the state, which may change when this is cancelled.
+        begin = partial(self._begin_save, data, step, epoch, metadata, write_behind=True, **more)
+        info = await (await finish_in_thread(begin))
+        self._notices.warn()
+        return info
 
     def save_background(
         self,
@@ -135,16 +147,38 @@ class CheckpointManager:
         part: int = 0,
         parts: int = 1,
         generation: int | None = None,
+        lazy: bool = False,
+        replicated: str | Sequence[str] = (),
     ) -> SaveHandle:
         """Return a handle as soon as the state is staged; from then on it may change.
 
+        With ``lazy`` the parameters and the state of torch's optimizers are staged while forward and backward run, and
+        their next ``step()`` waits for that; whoever else changes them calls ``handle.wait_staged()`` before. What is
+        changed too early fails the save with StateChangedError. Optimizers are known once they were seen stepping after
+        the first lazy save, or by :meth:`watch`; everything else is staged when this returns.
+
         With ``parts`` above 1 this saves part number ``part``, and :meth:`commit` makes a checkpoint of all. With a
         coordinator it gives both; ``generation`` is then the one that the state belongs to, and the save fails if it
-        is over.
+        is over. ``replicated`` is a pattern, or several, of dotted paths of tensors that all parts hold alike: each
+        byte of them is written by one part.
         """
         return self._begin_save(
-            data, step, epoch, metadata, cursors=cursors, part=part, parts=parts, generation=generation
+            data,
+            step,
+            epoch,
+            metadata,
+            cursors=cursors,
+            part=part,
+            parts=parts,
+            generation=generation,
+            lazy=lazy,
+            replicated=replicated,
         )
+
+    def watch(self, *optimizers: Any) -> None:
+        """Know torch optimizers before they step, so that the first lazy save stages their tensors lazily too."""
+        for optimizer in optimizers:
+            self._saver.gate.watch(optimizer)
 
     def _begin_save(
         self,
@@ -158,22 +192,16 @@ class CheckpointManager:
         parts: int = 1,
         generation: int | None = None,
         write_behind: bool = False,
+        lazy: bool = False,
+        replicated: str | Sequence[str] = (),
     ) -> SaveHandle:
         """Stage a save and hand it to the background: when it is staged, or with ``write_behind`` at once."""
         started_s = self._clock.monotonic_s()
-        self._saver.warn_of_unchanged()
-        token = ""
-        if self._coordinator is not None:
-            if parts != 1 or part != 0:
-                raise ValueError(f"part={part}, parts={parts}: with a coordinator, the rank says which part this is")
-            try:
-                seat = self._coordinator.take_seat()
-            except ClusterError as error:
-                return self._saver.refuse(step, error)
-            if generation not in (None, seat.generation):
-                reason = f"generation {generation} is over, it is {seat.generation} now"
-                return self._saver.refuse(step, CheckpointAbortedError(step, reason))
-            part, parts, generation, token = seat.rank, seat.world_size, seat.generation, uuid.uuid4().hex[:8]
+        self._notices.warn()
+        try:
+            place = self._commit.find_place(step, part=part, parts=parts, generation=generation)
+        except (CheckpointAbortedError, ClusterError) as error:
+            return self._saver.refuse(step, error)
         draft = make_draft(
             data,
             self._planner,
@@ -182,21 +210,18 @@ class CheckpointManager:
             epoch=epoch,
             metadata=metadata,
             cursors=cursors,
-            part=part,
-            parts=parts,
-            generation=generation or 0,
-            token=token,
+            part=place.part,
+            parts=place.parts,
+            generation=place.generation,
+            token=place.token,
+            replicated=_patterns(replicated),
         )
-        return self._saver.begin(draft, started_s, write_behind=write_behind)
+        return self._saver.begin(draft, self._commit.begin(draft), started_s, write_behind=write_behind, lazy=lazy)
 
     def commit(self, step: int, *, generation: int = 0, timeout_s: float | None = None) -> CheckpointInfo:
         """Make a checkpoint of all parts of a step that were saved in this generation; not for a coordinator's."""
-        if self._coordinator is not None:
-            raise ValueError("with a coordinator, a checkpoint is committed by itself when all parts are there")
-        info, same_as = self._call(self._engine.commit(step, generation), f"the commit of step {step}", timeout_s)
-        self._saver.note_unchanged(step, same_as)
-        self._saver.track(self._engine.retain())
-        self._saver.warn_of_unchanged()
+        info = self._call(self._commit.commit_parts(step, generation), f"the commit of step {step}", timeout_s)
+        self._notices.warn()
         return info
 
     # Restoring
@@ -216,6 +241,8 @@ class CheckpointManager:
         ``like`` gives structure, types, devices and slices, and its tensors are filled in place; after an error
         their values are undefined. ``only`` is a pattern, or several, of dotted paths.
         """
+        # It may be filled in place, while a lazy save still copies it.
+        self._saver.wait_staged()
         what = "the restore" if step is None else f"the restore of step {step}"
         return self._call(self._load(step, like, _patterns(only)), what, timeout_s)
 
@@ -223,14 +250,13 @@ class CheckpointManager:
         self, step: int | None = None, like: Any = None, *, only: str | Sequence[str] = ()
     ) -> Restored:
         """As :meth:`load`, for an event loop."""
-        return await asyncio.wrap_future(self._saver.submit(self._load(step, like, _patterns(only))))
+        await asyncio.to_thread(self._saver.wait_staged)
+        return await asyncio.wrap_future(self._work.submit(self._load(step, like, _patterns(only))))
 
     async def _load(self, step: int | None, like: Any, only: tuple[str, ...]) -> Restored:
         if step is not None:
             return await self._engine.load(step, like, only)
-        if self._joint is not None:
-            return await self._joint.load(like, only)
-        return await self._engine.load_newest(like, only)
+        return await self._commit.load(like, only)
 
     # Looking
 
@@ -255,35 +281,57 @@ class CheckpointManager:
 
     def pin(self, step: int, reason: str = "") -> None:
         """Keep a checkpoint whatever retention thinks."""
-        self._call(self._engine.pin(step, reason), f"the pin of step {step}", None)
+        self._call(self._engine.pruner.pin(step, reason), f"the pin of step {step}", None)
 
     def unpin(self, step: int) -> None:
         """Leave a checkpoint to retention again."""
-        self._call(self._engine.unpin(step), f"the unpin of step {step}", None)
+        self._call(self._engine.pruner.unpin(step), f"the unpin of step {step}", None)
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint, also a damaged one whose step is to be saved again."""
-        self._call(self._engine.delete(step), f"the deletion of step {step}", None)
+        self._call(self._delete(step), f"the deletion of step {step}", None)
 
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Delete what retention does not keep, and debris; return what was, or would be, deleted and why."""
-        return self._call(self._engine.prune(dry_run=dry_run), "the prune", None)
+        return self._call(self._prune(dry_run=dry_run), "the prune", None)
+
+    def prune_rewound(self, *, dry_run: bool = False) -> list[Verdict]:
+        """Delete the checkpoints that rewinds set aside; return what was, or would be, deleted."""
+        return self._call(self._engine.pruner.prune_rewound(dry_run=dry_run), "the prune", None)
+
+    def rewind(self, to_step: int, skips: tuple[BatchRange, ...] = (), dataset: str = "") -> Rewind:
+        """Have the next start of the job go on from ``to_step`` and pass over batches of a dataset.
+
+        Nobody may work on the job. Newer checkpoints are set aside: no restart takes them, and they are kept.
+        ``strata rewind`` also checks what the numbers of the batches mean, and tells a coordinator.
+        """
+        work = self._engine.rewinder.rewind(to_step, skips, dataset)
+        return self._call(work, f"the rewind to step {to_step}", None)
+
+    async def _delete(self, step: int) -> None:
+        await self._engine.pruner.delete(step)
+        await self._commit.forget([step])
+
+    async def _prune(self, *, dry_run: bool) -> list[Verdict]:
+        going = await self._engine.pruner.prune(dry_run=dry_run)
+        if not dry_run:
+            await self._commit.forget([verdict.step for verdict in going])
+        return going
 
     # Ending
 
     def wait_pending(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is pending, saves and pruning both; how each ended is on its handle."""
         self._saver.wait(timeout_s)
-        self._saver.warn_of_unchanged()
+        self._notices.warn()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait for pending saves, at most ``timeout_s``, and let go of threads and memory."""
         try:
             self._saver.close(timeout_s)
         finally:
-            if self._joint is not None:
-                self._joint.close()
-        self._saver.warn_of_unchanged()
+            self._commit.close()
+        self._notices.warn()
 
     def __enter__(self) -> Self:
         return self
@@ -297,7 +345,7 @@ class CheckpointManager:
         return f"CheckpointManager({self._engine.storage!r}, job_id={self._job_id!r})"
 
     def _call(self, work: Coroutine[Any, Any, T], what: str, timeout_s: float | None) -> T:
-        future = self._saver.submit(work)
+        future = self._work.submit(work)
         try:
             return future.result(timeout_s)
         except FutureTimeoutError:
@@ -312,7 +360,3 @@ class CheckpointManager:
 
 def _patterns(only: str | Sequence[str]) -> tuple[str, ...]:
     return (only,) if isinstance(only, str) else tuple(only)
-
-
-def _ignore(name: str) -> None:
-    """The phases of a save interest nobody."""

@@ -9,9 +9,9 @@ from strata.config import Settings, load_settings, source_of
 
 
 def show_config(*, as_json: AsJson = False) -> None:
-    """Print every setting, its value and its source; secrets are shown as stars.
+    """Print every setting with its value and its source. Secrets are shown as stars.
 
-    A value that cannot be used is an error that says what was expected, so this also checks a configuration.
+    A value that is not valid is an error that says what was expected. So this command also checks a configuration.
     """
     settings = load_settings()
     rows = [(name, _shown(getattr(settings, name)), source_of(name)) for name in Settings.model_fields]

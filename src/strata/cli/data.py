@@ -1,4 +1,4 @@
-"""``strata data``: index, inspect, preview, prepare and audit datasets, on local paths and URLs."""
+"""``strata data``: index, inspect, preview, prepare, tokenize and audit datasets, on local paths and URLs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ import typer
 
 from strata.cli.audit import audit_data
 from strata.cli.output import AsJson, print_json, print_table
-from strata.cli.progress import show_bytes, show_rows
+from strata.cli.progress import show_bytes, show_rows, show_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from strata.data.index import Index
-    from strata.data.rows import DatasetRows
+    from strata.data.rows.index import Index
+    from strata.data.rows.row_sequence import DatasetRows
 
 app = typer.Typer(
-    help="Index, inspect, preview, prepare and audit datasets.",
+    help="Index, inspect, preview, prepare, tokenize and audit datasets.",
     epilog="Formats: parquet, arrow, csv, jsonl, tfrecord, webdataset, numpy, tokens. See docs/data.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 app.command("audit", epilog="Example: strata data audit default imagenet --epoch 3")(audit_data)
 
+# The size of the batches by which ``inspect`` says how random orders are.
+SHUFFLE_BATCH = 256
+
 Url = Annotated[
     str, typer.Argument(help="A directory, a file, or a pattern; local or s3://, gs://, az://.", metavar="URL")
 ]
-Format = Annotated[str | None, typer.Option("--format", help="The format, if the endings do not tell.")]
+Format = Annotated[str | None, typer.Option("--format", help="The format, if the file names do not show it.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An option of the format, e.g. dtype=uint16.", metavar="NAME=VALUE"),
 ]
+Processes = Annotated[int | None, typer.Option("--processes", min=1, help="Default: one for each core.")]
+Engine = Annotated[str, typer.Option("--engine", help="Where the work runs: local, or ray for a Ray cluster.")]
 CachePath = Annotated[str | None, typer.Option("--cache", help="The cache's directory; default DATA_CACHE_PATH.")]
 
 
@@ -47,14 +52,14 @@ def index(
     cache: CachePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look through all files once, and write down where their rows are.
+    """Scan all files once, and write an index of where their rows are.
 
-    The index lies beside the data, or in the cache where the data is read-only.
-    Opening the dataset then reads the index alone. Run it again when files have changed.
+    The index is written next to the data, or into the cache if the data is read-only.
+    Opening the dataset then reads only the index. Run it again when files have changed.
     """
-    from strata.data.cache import open_cache
-    from strata.data.scan import choose_files, scan_files, store_index
-    from strata.data.source import open_source
+    from strata.data.files.addresses import open_source
+    from strata.data.files.cache import open_cache
+    from strata.data.rows.scan import choose_files, scan_files, store_index
 
     with _explained():
         source, opened = open_source(url), open_cache(cache)
@@ -75,20 +80,33 @@ def inspect(
     kind: Format = None,
     option: Options = None,
     cache: CachePath = None,
-    files: Annotated[bool, typer.Option("--files", help="List every file, too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also list every file.")] = False,
+    shard_size: Annotated[
+        int | None, typer.Option(min=1, help="Rate the shuffle with shards of this many rows.")
+    ] = None,
+    window_shards: Annotated[int | None, typer.Option(min=2, help="Rate the shuffle with this window, too.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a dataset holds: its format, rows, columns with their types, and files."""
+    """Show what a dataset contains: its format, rows, columns with types, files, and how random its orders are."""
     rows = _open(url, kind, option, cache)
     made = rows.index
+    shuffle = _shuffle(rows, shard_size=shard_size, window_shards=window_shards)
     if as_json:
-        print_json({**_summary(made), "files": _files(made)})
+        batches = {name: each.batch_type for name, each in rows.types.items()}
+        print_json({**_summary(made), "batches": batches, "files": _files(made), "shuffle": shuffle})
         return
     for name, value in _summary(made).items():
         if name != "columns":
             sys.stdout.write(f"{name}: {value}\n")
     sys.stdout.write("\n")
-    print_table(("column", "type"), _summary(made)["columns"].items())
+    kinds = _summary(made)["columns"]
+    print_table(
+        ("column", "type", "in batches"), ((name, kinds[name], each.batch_type) for name, each in rows.types.items())
+    )
+    if shuffle:
+        sys.stdout.write(f"\nhow random batches of {SHUFFLE_BATCH} are (1: as a full shuffle; 0: not at all)\n")
+        heads = ("order", "window_shards", "window_rows", "mixing", "displacement")
+        print_table(heads, ([str(each[head]) for head in heads] for each in shuffle))
     if files:
         sys.stdout.write("\n")
         keys = ("path", "rows", "blocks", "size_bytes")
@@ -108,7 +126,7 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Show the first rows of a dataset as a table."""
-    rows = _open(url, kind, option, cache)
+    rows = _open(url, kind, option, cache).keeping_nulls()
     with _explained():
         names = columns.split(",") if columns else rows.names
         start = min(start, rows.num_rows)
@@ -143,17 +161,19 @@ def prepare(
     keep_lists: Annotated[
         bool, typer.Option("--keep-lists", help="Write arrays as lists, for tools that know only those.")
     ] = False,
+    processes: Processes = None,
+    engine: Engine = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Write a dataset anew as Parquet files of equal size, with an index.
+    """Rewrite a dataset as Parquet files of equal size, with an index.
 
     Arrays of one shape are written as bytes, which read many times faster than lists.
-    The target appears when it is whole; if this is stopped, run it again.
+    The target appears when it is complete. If the command is interrupted, run it again.
     """
     from dataclasses import asdict
 
-    from strata.data.prepare import Plan
-    from strata.data.prepare import prepare as write
+    from strata.data.prepare.rewrite import Plan
+    from strata.data.prepare.rewrite import prepare as write
 
     rows = _open(url, kind, option, cache, columns.split(",") if columns else None)
     with _explained():
@@ -166,8 +186,8 @@ def prepare(
             checksums=checksums,
             arrays_as_bytes=not keep_lists,
         )
-        with show_rows(f"to {target}", rows.num_rows) as on_rows:
-            done = write(rows, target, plan, cache=cache, on_rows=on_rows)
+        with show_rows(_name_target(target), rows.num_rows) as on_rows:
+            done = write(rows, target, plan, cache=cache, on_rows=on_rows, processes=processes or 1, engine=engine)
     if as_json:
         print_json(asdict(done))
     else:
@@ -177,11 +197,61 @@ def prepare(
         )
 
 
+@app.command(
+    "tokenize", epilog="Example: strata data tokenize 'raw/*.jsonl' tokens/ --tokenizer tokenizer.json --end 0"
+)
+def tokenize(
+    url: Url,
+    target: Annotated[str, typer.Argument(help="A new directory.", metavar="TARGET")],
+    *,
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", help="A tokenizer.json, or tiktoken:NAME.", metavar="TOKENIZER")
+    ],
+    column: Annotated[str, typer.Option("--column", help="The column with the text.")] = "text",
+    end: Annotated[int | None, typer.Option("--end", help="A token to append to each document.", min=0)] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="uint16 or int32; default: what holds the vocabulary.")
+    ] = None,
+    rows_per_file: Annotated[int, typer.Option("--rows-per-file", min=1, help="Documents in a file.")] = 50_000,
+    processes: Processes = None,
+    engine: Engine = "local",
+    kind: Format = None,
+    option: Options = None,
+    cache: CachePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the tokens of a dataset's texts: files that load as they are, with Megatron's index beside each.
+
+    If this is stopped, run it again: files that are done are kept.
+    The output is the same for any number of processes and any engine.
+    """
+    import time
+    from dataclasses import asdict
+
+    from strata.data.prepare.tokenizing import TokenizePlan
+    from strata.data.prepare.tokenizing import tokenize as write
+
+    rows = _open(url, kind, option, cache)
+    started_s = time.monotonic()
+    with _explained():
+        plan = TokenizePlan(tokenizer=tokenizer, column=column, end=end, dtype=dtype, rows_per_file=rows_per_file)
+        with show_tokens(_name_target(target), rows.num_rows) as on_progress:
+            done = write(rows, target, plan, processes=processes, engine=engine, on_progress=on_progress)
+    speed = done.tokens / max(1e-9, time.monotonic() - started_s)
+    if as_json:
+        print_json({**asdict(done), "tokens_per_s": round(speed)})
+    else:
+        sys.stdout.write(
+            f"wrote {done.tokens} tokens of {done.documents} documents to {target}: {done.files} files of "
+            f"{done.dtype}, {speed:,.0f} tokens/s\n"
+        )
+
+
 # The readers need Arrow, which takes longer to import than `strata version` to run.
 def _open(
     url: str, kind: str | None, option: list[str] | None, cache: str | None, columns: list[str] | None = None
 ) -> DatasetRows:
-    from strata.data.rows import open_rows
+    from strata.data.rows.row_sequence import open_rows
 
     with _explained():
         return open_rows(url, format=kind, options=_parse(option), columns=columns, cache=cache)
@@ -208,6 +278,25 @@ def _parse(options: list[str] | None) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def _shuffle(rows: DatasetRows, *, shard_size: int | None, window_shards: int | None) -> list[dict[str, Any]]:
+    from strata.data.loading.row_layout import RATED_WINDOWS, rate_shuffle
+
+    if not rows.num_rows:
+        return []
+    windows = sorted({*RATED_WINDOWS, *(() if window_shards is None else (window_shards,))})
+    rated = rate_shuffle(rows, batch_size=SHUFFLE_BATCH, shard_size=shard_size, windows=windows)
+    return [
+        {
+            "order": each.order,
+            "window_shards": each.window_shards,
+            "window_rows": each.window_rows,
+            "mixing": round(each.quality.mixing, 3),
+            "displacement": round(each.quality.displacement, 3),
+        }
+        for each in rated
+    ]
 
 
 def _summary(made: Index) -> dict[str, Any]:
@@ -249,3 +338,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return str(value)
+
+
+def _name_target(target: str) -> str:
+    """Name a target in few characters: what a progress bar says beside it is what people look at."""
+    return f"to {target.rstrip('/').rpartition('/')[2][:24]}"

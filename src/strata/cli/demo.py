@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import tempfile
 import time
+import webbrowser
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -15,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 if TYPE_CHECKING:
-    from strata.run.demo.director import Scene
+    from strata.demo.director import DemoCoordinator, Director, Scene
+    from strata.demo.proofs import Proof
 
 EPOCHS = 4
 ROWS = 5_000
@@ -23,28 +27,38 @@ ROWS = 5_000
 
 def run_demo(
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the run's folder behind, to look into.")] = False,
-    pace: Annotated[float, typer.Option(min=0.0, help="Seconds that every step is slowed by, to be watched.")] = 0.04,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the run's folder, so that you can look into it.")] = False,
+    pace: Annotated[float, typer.Option(min=0.0, help="Seconds added to every step, so that you can watch it.")] = 0.04,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Open the dashboard on the run, and keep it up at the end until Ctrl-C.")
+    ] = False,
+    ha: Annotated[
+        bool,
+        typer.Option("--ha", help="Three coordinators on three etcd nodes; both leaders are killed. Needs etcd."),
+    ] = False,
 ) -> int:
     """Train a small model with 4 workers; kill -9 one of them, then the coordinator; rescale to 3 and to 5; prove it.
 
-    Under a minute, on free ports of this machine. Leaves with 1 if any proof fails.
+    It takes less than a minute and uses free ports of this machine. Exits with 1 if any proof fails.
     """
-    from strata.run.demo.dataset import make_dataset
-    from strata.run.demo.director import JOB_ID, Act, Director, Scene
-    from strata.run.demo.model import BATCH_SIZE
-    from strata.run.demo.proofs import prove
-    from strata.run.demo.summary import describe
+    from strata.demo.director import JOB_ID, Act, Director, Scene
+    from strata.demo.model import BATCH_SIZE
+    from strata.demo.proofs import prove
+    from strata.demo.replicated import ReplicatedCoordinator
+    from strata.demo.samples import make_dataset
+    from strata.demo.summary import describe
+    from strata.run.launch.standalone import StandaloneCoordinator
 
     # What it says when a coordinator dies is part of the play, and shown there.
-    logging.getLogger("strata.run.standalone").setLevel(logging.ERROR)
+    logging.getLogger("strata.run.launch.standalone").setLevel(logging.ERROR)
     # SIGTERM ends it as Ctrl-C does: with nothing left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began_s = time.monotonic()
     total = EPOCHS * -(-ROWS // BATCH_SIZE)
     acts = [
         Act("kill", total * 1 // 10, 4, ("worker-2",), "kill -9 of a worker"),
-        Act("kill coordinator", total * 3 // 10, 4, (), "kill -9 of the coordinator"),
+        *([Act("kill etcd", total * 2 // 10, 4, (), "kill -9 of etcd's leader")] if ha else []),
+        Act("kill coordinator", total * 3 // 10, 4, (), f"kill -9 of the {'leading ' * ha}coordinator"),
         Act("leave", total * 5 // 10, 3, ("worker-3",), "one worker leaves: 4 to 3"),
         Act("join", total * 6 // 10, 5, ("worker-3", "worker-4"), "two workers join: 3 to 5"),
     ]
@@ -56,26 +70,71 @@ def run_demo(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strata-demo-")))
         make_dataset(folder / "data", ROWS)
         view = stack.enter_context(_View(scene))
-        director = Director(folder, scene, pace_s=pace, on_change=view.update)
+        proofs: list[Proof] = []
+
+        def summarize() -> None:
+            view.close()
+            proofs.extend(prove(folder, job_id=JOB_ID, epochs=EPOCHS, num_rows=ROWS, audits=scene.audits))
+            lines = describe(scene, proofs, took_s=time.monotonic() - began_s)
+            sys.stdout.write("\n".join(lines) + "\n")
+            if keep:
+                sys.stdout.write(f"The run is in {folder}\n")
+
+        coordinator: DemoCoordinator | None = None
+        if dashboard or ha:
+            (folder / "coordinator").mkdir()
+            home = folder / "coordinator"
+            coordinator = ReplicatedCoordinator(home) if ha else StandaloneCoordinator(home, is_open=True)
+        director = Director(folder, scene, pace_s=pace, on_change=view.update, coordinator=coordinator)
         try:
-            asyncio.run(_play(director))
+            if coordinator is None:
+                asyncio.run(_play(director))
+                summarize()
+            elif dashboard:
+                asyncio.run(_play_with_page(director, coordinator, view, summarize))
+            else:
+                asyncio.run(_play_on(director, coordinator))
+                summarize()
         except RuntimeError as error:
             view.close()
             sys.stderr.write(f"strata demo: {error}\n")
             return 1
-        view.close()
-        proofs = prove(folder, job_id=JOB_ID, epochs=EPOCHS, num_rows=ROWS, audits=scene.audits)
-        lines = describe(scene, proofs, took_s=time.monotonic() - began_s)
-        sys.stdout.write("\n".join(lines) + "\n")
-        if keep:
-            sys.stdout.write(f"The run is in {folder}\n")
+        except KeyboardInterrupt:
+            # With the page, this is how it ends; before the proofs, it is how it is given up.
+            if not proofs:
+                raise
     recovered = all(act.recovered_s is not None for act in scene.acts)
     return 0 if recovered and all(proof.holds for proof in proofs) else 1
 
 
-async def _play(director: Any) -> None:
+async def _play(director: Director) -> None:
     await director.play()
     await director.play_reference()
+
+
+async def _play_on(director: Director, coordinator: DemoCoordinator) -> None:
+    async with coordinator:
+        await _play(director)
+
+
+async def _play_with_page(
+    director: Director, coordinator: DemoCoordinator, view: _View, summarize: Callable[[], None]
+) -> None:
+    """Play it while the page shows it; then keep the page up for whoever looks at it."""
+    async with coordinator:
+        view.show_address(coordinator.http_url)
+        _open_browser(coordinator.http_url)
+        await _play(director)
+        summarize()
+        sys.stdout.write(f"The dashboard stays at {coordinator.http_url} until Ctrl-C\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+def _open_browser(url: str) -> None:
+    # Only where there is a screen: elsewhere it might start a browser of text in the middle of the play.
+    if sys.stdout.isatty() and (sys.platform == "darwin" or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}):
+        webbrowser.open(url)
 
 
 class _View:
@@ -86,6 +145,7 @@ class _View:
         self._live: Any = None
         self._told: set[str] = set()
         self._drawn_s = 0.0
+        self._address = ""
 
     def __enter__(self) -> Self:
         if sys.stdout.isatty():
@@ -103,6 +163,13 @@ class _View:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def show_address(self, url: str) -> None:
+        """Say where the dashboard is, as long as the play goes on."""
+        self._address = url
+        if self._live is None:
+            sys.stdout.write(f"The dashboard is at {url}\n")
+            sys.stdout.flush()
 
     def update(self) -> None:
         """Show what is new."""
@@ -153,6 +220,7 @@ class _View:
         head = Text(
             f"step {scene.step} of {scene.total_steps}   generation {scene.generation}   {scene.world_size} workers   "
             f"coordinator {scene.coordinator}   {len(scene.saves)} checkpoints"
+            + (f"   dashboard {self._address}" if self._address else "")
         )
         bar = ProgressBar(total=scene.total_steps, completed=scene.step, width=60)
         return Group(head, bar, Text(), workers, Text(), acts)

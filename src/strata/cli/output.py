@@ -14,7 +14,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+_PIPE_WIDTH = 10_000
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def print_json(data: Any) -> None:
@@ -22,15 +23,28 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
+def print_json_line(data: Any) -> None:
+    """Print ``data`` as one JSON document on one line, for streams of them."""
+    sys.stdout.write(json.dumps(data) + "\n")
+
+
+def escape(text: str) -> str:
+    """Return text of other people so that it cannot move the cursor or change colours."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under bold headings, without borders, so that it can be cut and pasted."""
     # Rich is slow to import, and a command that prints JSON or one line does not need it.
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+        table.add_row(*(Text(escape(cell)) for cell in row))
+    # In a pipe nothing is folded: a row is a line, for grep and awk.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width, highlight=False).print(table)

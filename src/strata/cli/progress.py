@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,29 @@ def show_rows(what: str, total_rows: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import MofNCompleteColumn, TextColumn
 
     with _show(what, total_rows, MofNCompleteColumn(), TextColumn("rows")) as advance:
+        yield advance
+
+
+@contextmanager
+def show_tokens(what: str, total_documents: int) -> Iterator[Callable[[int, int], None]]:
+    """Show how many of these documents are done, and tokens a second; yields what to call with further ones of both."""
+    if not sys.stderr.isatty():
+        yield lambda documents, tokens: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    speed = TextColumn("documents, {task.fields[speed]:,.0f} tokens/s")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+    started_s, total = time.monotonic(), 0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total_documents, speed=0.0)
+
+        def advance(documents: int, tokens: int) -> None:
+            nonlocal total
+            total += tokens
+            progress.update(task, advance=documents, speed=total / max(1e-9, time.monotonic() - started_s))
+
         yield advance
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from strata import ids
-from strata.config import load_settings
+from strata.config import Settings, load_settings, source_of
 
 # What follows the script belongs to it, options included.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -27,42 +27,76 @@ def run_job(
         typer.Option("--min", min=1, help="How many workers the job needs to run.", show_default="all of them"),
     ] = None,
     maximum: Annotated[
-        int | None, typer.Option("--max", min=1, help="How many it may have.", show_default="no limit")
+        int | None, typer.Option("--max", min=1, help="How many workers the job may have.", show_default="no limit")
     ] = None,
     max_restarts: Annotated[
         int,
-        typer.Option(min=0, help="How many restarts an hour before giving up; 0 under Kubernetes."),
+        typer.Option(min=0, help="How many restarts per hour before the launcher gives up; use 0 under Kubernetes."),
     ] = 10,
     standalone: Annotated[
-        bool, typer.Option("--standalone", help="Bring a coordinator of its own, for a job on one machine.")
+        bool, typer.Option("--standalone", help="Start a coordinator too, for a job on one machine.")
     ] = False,
     coordinator: Annotated[
-        str | None, typer.Option("--coordinator", help="Where the coordinator is.", show_default="COORDINATOR_URL")
+        str | None, typer.Option("--coordinator", help="The coordinator's host:port.", show_default="COORDINATOR_URL")
     ] = None,
     job: Annotated[str | None, typer.Option("--job", help="The job's name.", show_default="JOB_ID, or default")] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="What the names of these workers begin with.", show_default="the host's name"),
+        typer.Option("--name", help="The prefix of these workers' ids.", show_default="the host's name"),
     ] = None,
     nnodes: Annotated[int, typer.Option(min=1, help="How many machines start workers.")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is, from 0 on.")] = 0,
-    grace: Annotated[float, typer.Option(min=0.1, help="Seconds that workers have after Ctrl-C or SIGTERM.")] = 30.0,
+    node_rank: Annotated[int, typer.Option(min=0, help="Which of these machines this is, from 0 on.")] = 0,
+    grace: Annotated[
+        float, typer.Option(min=0.1, help="How many seconds workers have to save and leave after Ctrl-C or SIGTERM.")
+    ] = 30.0,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Take the job over from a launcher that runs it already.")
+    ] = False,
+    watchdog: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds that a step may take before its worker counts as hung; 0 turns that off.",
+            show_default="from the run's own step times",
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help="What Strata logs: debug, info, warning or error.", show_default="STRATA_LOG_LEVEL, or info"),
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option("--log", help="Write metrics to tensorboard:DIRECTORY, or wandb[:PROJECT].")
+    ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="Run a Python module, as python -m does.")] = False,
     script: Annotated[str, typer.Argument(help="The training script, or any program, and its arguments.")],
 ) -> int:
-    """Start workers, restart the dead, and leave with the job's exit code.
+    """Start workers, restart those that die, and exit with the job's exit code.
 
-    Every worker gets COORDINATOR_URL, JOB_ID, WORKER_ID, RANK, LOCAL_RANK and WORLD_SIZE. Ctrl-C asks all of them to
-    end; a second one is less polite.
+    Every worker gets COORDINATOR_URL, JOB_ID, WORKER_ID, RANK, LOCAL_RANK, WORLD_SIZE and JOB_FOLDER. Ctrl-C asks all
+    of them to save and leave; a second one kills them. Exit codes: 0 finished, 143 preempted, 130 stopped by Ctrl-C,
+    else that of the first worker that failed.
     """
-    from strata.run.launcher import Launcher, LaunchPlan
-    from strata.run.restarts import RestartPolicy
+    from strata.run.checkpoint_path import check_checkpoint_path, check_checkpoint_store
+    from strata.run.job_folder import home_of
+    from strata.run.launch.launcher import Launcher
+    from strata.run.launch.plan import LaunchPlan
+    from strata.run.launch.restart_policy import RestartPolicy
 
-    settings = load_settings(coordinator_url=coordinator, job_id=job)
+    settings = load_settings(
+        coordinator_url=coordinator,
+        job_id=job,
+        strata_watchdog_s=watchdog,
+        strata_log_level=log_level,
+        strata_log_to=log,
+    )
     if standalone and coordinator is not None:
         raise typer.BadParameter("--standalone brings its own coordinator; leave one of the two out")
     if not standalone and settings.coordinator_url is None:
         raise typer.BadParameter("there is no coordinator; set --coordinator or COORDINATOR_URL, or use --standalone")
+    if settings.storage_backend == "local" and source_of("local_storage_path") != "default":
+        check_checkpoint_path(settings.local_storage_path, source="LOCAL_STORAGE_PATH")
+    check_checkpoint_store(settings)
+    check_checkpoint_path(home_of(settings), source=source_of("jobs_path"), name="JOBS_PATH")
     try:
         plan = LaunchPlan(
             command=(*_program(script, is_module=module), *context.args),
@@ -76,10 +110,19 @@ def run_job(
             max_workers=maximum,
             grace_s=grace,
             restarts=RestartPolicy(max_restarts=max_restarts),
+            home=home_of(settings),
+            takeover=takeover,
+            environment=_environment(settings),
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     return asyncio.run(Launcher(plan).run())
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Return what workers are told of the options."""
+    names = ("strata_log_level", "strata_watchdog_s", "strata_log_to")
+    return {name.upper(): str(value) for name in names if (value := getattr(settings, name)) is not None}
 
 
 def _program(script: str, *, is_module: bool) -> list[str]:

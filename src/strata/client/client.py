@@ -1,46 +1,51 @@
 """Client: the connection for a training loop that has no event loop of its own.
 
 It lives in a thread with its own event loop, so that the worker keeps beating while the training thread computes. While
-a call holds the interpreter's lock, a small process beside it vouches for the worker; see docs/coordinator.md.
+a call holds the interpreter's lock, a small process beside it keeps the worker alive; see docs/coordinator.md.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import os
+import time
 import uuid
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from strata.background import BackgroundLoop
-from strata.checkpoint.coordination import CommitRecord, ManifestWriter, PartAck
-from strata.client.commits import Commits
-from strata.client.connection import Connection, W
-from strata.client.vouching import BEATS_PER_LEASE, Vouching
+from strata.checkpoint.commit.protocol import ManifestWriter
+from strata.client.keep_alive import KeepAliveProcess
+from strata.client.membership_loop import MembershipLoop
+from strata.client.worker.identity import W
 from strata.cluster import commands as c
-from strata.cluster.events import BarrierReleased, Effect
-from strata.cluster.replies import Heard, Registered, Reply
-from strata.cluster.seat import Seat
+from strata.cluster.events import BarrierReleased, Cause, Effect
+from strata.cluster.membership import new_incarnation
+from strata.cluster.replies import HeartbeatReply, Registered, Reply
+from strata.cluster.values import CommitRecord, PartReport, RankInfo, Span
 from strata.errors import ClusterError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 GOODBYE_TIMEOUT_S = 2.0
-SEAT_TIMEOUT_S = 10.0
+# A coordinator that is away for longer is told at the next occasion.
+TELL_TIMEOUT_S = 60.0
+RANK_INFO_TIMEOUT_S = 10.0
 # So long may the interpreter's lock be held before the worker counts as hanging.
-VOUCH_S = 300.0
+KEEP_ALIVE_S = 300.0
 
 
 class Client:
     """A worker's connection with blocking calls, usable from any thread; leaving the block says goodbye.
 
     It does not survive a fork: a child that uses it gets an error that says so, and its parent is not disturbed.
-    ``vouch_s`` is how long the interpreter's lock may be held before the worker counts as hanging; with 0 there is no
-    process beside it, and a lock that is held for longer than the lease ends it.
+    ``keep_alive_s`` is how long the interpreter's lock may be held before the worker counts as hanging. With 0 there is
+    no keep-alive process, and a lock that is held for longer than the lease ends the worker.
     """
 
     def __init__(
@@ -50,119 +55,181 @@ class Client:
         *,
         job_id: str = "default",
         on_effect: Callable[[Effect], None] = lambda _: None,
-        vouch_s: float = VOUCH_S,
+        keep_alive_s: float = KEEP_ALIVE_S,
         **registration: Any,
     ) -> None:
         self._pid = os.getpid()
-        self._worker = c.RegisterWorker(
-            job_id=job_id, worker_id=worker_id, incarnation=uuid.uuid4().hex, **registration
-        )
-        self._url = url
+        self._job_id = job_id
+        incarnation = new_incarnation(time.time_ns() // 1_000_000, uuid.uuid4().hex[:12])
+        self._worker = c.RegisterWorker(job_id=job_id, worker_id=worker_id, incarnation=incarnation, **registration)
         self._background = BackgroundLoop("strata-client", owner="a Client")
-        self._on_effect = on_effect
-        self._vouching = Vouching(bound_s=vouch_s) if vouch_s else None
-        self._connection, self._commits = self._call(self._make())
-        self._background.submit(self._run()).add_done_callback(_log_end)
+        keep_alive = KeepAliveProcess(bound_s=keep_alive_s) if keep_alive_s else None
+        try:
+            membership = self._call(_make(url, self._worker, on_effect, keep_alive))
+        except BaseException:
+            self._background.close()
+            raise
+        self._driver = membership.driver
+        self._background.submit(membership.run()).add_done_callback(_log_end)
         self._closed = False
+        # Also when nobody holds this client any more; then the channel closes without a goodbye.
+        self._finalizer = weakref.finalize(self, self._background.stop)
+        self._finalizer.atexit = False
         # After the managers that use it: they are closed before plain atexit, and their last commits need it.
-        atexit.register(self.close)
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
 
     @property
     def generation(self) -> int:
         """The generation that the worker knows of."""
-        return self._connection.generation
+        return self._driver.protocol.generation
 
     @property
     def why_changed(self) -> str:
         """Why the generation before this one ended, as far as it was said."""
-        return self._connection.why_changed
+        return self._driver.protocol.why_changed
+
+    @property
+    def cause_changed(self) -> Cause | None:
+        """What ended the generation before this one, as far as the coordinator said."""
+        return self._driver.protocol.cause_changed
 
     @property
     def transport(self) -> str:
         """What carries the frames now: channel, stream, or nothing."""
-        return self._connection.kind
+        return self._driver.kind
 
     def wait_registered(self, timeout_s: float = 30.0) -> Registered:
         """Return the worker's place in its job, when the coordinator has taken it in."""
         self.heartbeat(timeout_s=timeout_s)
-        assert self._connection.registered is not None
-        return self._connection.registered
+        assert self._driver.protocol.registered is not None
+        return self._driver.protocol.registered
 
-    def heartbeat(self, *, timeout_s: float | None = None, **fields: Any) -> Heard:
-        """Say what the worker is doing; the beats in the background go on saying it."""
-        # Another incarnation than the first, if it was declared dead meanwhile and joined anew.
-        fields["incarnation"] = self._connection.worker.incarnation
-        self._connection.beat = replace(self._connection.beat, **fields)
-        heard = self.ask(self._connection.beat, timeout_s=timeout_s)
-        assert isinstance(heard, Heard)
-        return heard
+    def heartbeat(self, *, timeout_s: float | None = None, **fields: Any) -> HeartbeatReply:
+        """Say what the worker is doing; the heartbeats in the background go on saying it."""
+        self.note(**fields)
+        return self._call(self._driver.heartbeat(timeout_s=timeout_s))
 
     def note(self, **fields: Any) -> None:
-        """Let the beats in the background say what the worker is doing, without waiting for one."""
-        self._connection.beat = replace(self._connection.beat, **fields)
+        """Let the heartbeats in the background say what the worker is doing, without waiting for one."""
+        heartbeats = self._driver.protocol.heartbeats
+        heartbeats.beat = replace(heartbeats.beat, **fields)
 
-    def own(self, kind: type[W], **fields: Any) -> W:
-        """Return a command of this worker in its present life."""
-        return self._connection.own(kind, **fields)
+    def worker_command(self, kind: type[W], **fields: Any) -> W:
+        """Return a command of this worker in its present incarnation."""
+        return self._driver.protocol.worker_command(kind, **fields)
 
     def ask(self, command: c.JobCommand, *, timeout_s: float | None = None) -> Reply:
         """Send a command and return its reply, or raise its error."""
-        return self._call(self._connection.ask(command, timeout_s=timeout_s))
+        return self._call(self._driver.ask(command, timeout_s=timeout_s))
 
     def tell(self, command: c.JobCommand) -> Future[Reply]:
         """Send a command without waiting; it is sent again until it is answered, also after an outage."""
-        return self._background.submit(self._connection.ask(command))
+        return self._background.submit(self._driver.ask(command))
+
+    def report(
+        self,
+        *,
+        generation: int,
+        dataset_id: str,
+        epoch: int,
+        step: int,
+        spans: tuple[Span, ...],
+        is_passed_over: bool = False,
+    ) -> Future[None]:
+        """Say what the model has seen, or passed over, without waiting; it arrives before what is said after it."""
+        return self._background.submit(
+            self._driver.report(
+                generation=generation,
+                dataset_id=dataset_id,
+                epoch=epoch,
+                step=step,
+                spans=spans,
+                is_passed_over=is_passed_over,
+            )
+        )
+
+    def next_round(self, name: str, generation: int) -> int:
+        """Return which round of a barrier comes next: 1, unless its name was used in this generation before."""
+        return self._driver.protocol.meetings.next_round(name, generation)
 
     def meet(self, name: str, **fields: Any) -> BarrierReleased:
         """Arrive at a barrier and return when it is released, or raise why it will not be."""
-        return self._call(self._connection.meet(name, **fields))
+        return self._call(self._driver.meet(name, **fields))
 
-    # What a CheckpointManager needs of it: see strata.checkpoint.coordination.CommitCoordinator.
+    # What a CheckpointManager needs of it: see strata.checkpoint.commit.protocol.CommitCoordinator.
 
-    def take_seat(self) -> Seat:
-        """Return the worker's present seat, as last heard; waits only if it was heard that there is a new one."""
-        if self._connection.registered is None:
+    def get_rank_info(self) -> RankInfo:
+        """Return the worker's present rank, as last heard; waits only if it is known that there is a new one."""
+        protocol = self._driver.protocol
+        if protocol.registered is None:
             self.wait_registered()
-        if self._connection.seat.generation < self._connection.generation:
-            self.heartbeat(timeout_s=SEAT_TIMEOUT_S)
-        return self._connection.seat
+        if protocol.rank_info.generation < protocol.generation:
+            self.heartbeat(timeout_s=RANK_INFO_TIMEOUT_S)
+        return protocol.rank_info
 
-    def commit_part(self, ack: PartAck, *, timeout_s: float, on_wait: Callable[[Sequence[str]], None]) -> Future[None]:
-        """Acknowledge a part; done when its checkpoint is committed."""
-        return self._background.submit(self._commits.commit_part(ack, timeout_s=timeout_s, on_wait=on_wait))
+    def begin_part(self, step: int, generation: int) -> int:
+        """Note that a save has begun; see ``CommitCoordinator``."""
+        return self._call(self._begin_part(step, generation))
+
+    def commit_part(
+        self,
+        number: int,
+        *,
+        epoch: int,
+        report: PartReport,
+        timeout_s: float,
+        on_wait: Callable[[Sequence[str]], None],
+    ) -> Future[None]:
+        """Report a durable part; done when its checkpoint is committed."""
+        return self._background.submit(
+            self._driver.commit_part(number, epoch=epoch, report=report, timeout_s=timeout_s, on_wait=on_wait)
+        )
+
+    def drop_part(self, number: int, reason: str) -> None:
+        """Say that a save failed, so that the other workers do not wait for its part."""
+        if not self._closed:
+            self._background.call_soon(self._driver.drop_part, number, reason)
 
     def serve_manifests(self, writer: ManifestWriter | None) -> None:
         """Let this writer write the manifests that the worker is asked for."""
         if not self._closed:
-            self._background.call_soon(self._commits.serve_manifests, writer)
+            self._background.call_soon(self._driver.serve_manifests, writer)
 
     def adopt_checkpoints(self, records: Sequence[CommitRecord]) -> Future[None]:
         """Make known what storage holds."""
-        return self._background.submit(self._commits.adopt_checkpoints(records))
+        return self._background.submit(self._do(c.AdoptCheckpoints(job_id=self._job_id, checkpoints=tuple(records))))
+
+    def adopt_rewind(self, number: int, to_step: int, reason: str) -> Future[None]:
+        """Make known that an operator rewound the job."""
+        command = c.RewindJob(job_id=self._job_id, number=number, to_step=to_step, reason=reason)
+        return self._background.submit(self._do(command))
 
     def reject_checkpoint(self, step: int, reason: str) -> Future[None]:
         """Make known that a committed step cannot be restored; see ``CommitCoordinator``."""
-        return self._background.submit(self._commits.reject_checkpoint(step, reason))
+        reject = self._driver.protocol.generation_command(c.RejectCheckpoint, step=step, reason=reason)
+        return self._background.submit(self._do(reject))
 
     def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
         """Make known what was deleted."""
-        return self._background.submit(self._commits.forget_checkpoints(steps))
+        return self._background.submit(self._do(c.ForgetCheckpoints(job_id=self._job_id, steps=tuple(steps))))
 
     def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
         """Return the step that all workers of this generation go on from, or None for the beginning."""
-        return self._background.submit(self._commits.find_restore_point(timeout_s=timeout_s))
+        return self._background.submit(self._driver.find_restore_point(timeout_s=timeout_s))
 
-    def close(self) -> None:
-        """Say goodbye, if the coordinator can hear it, and end the thread."""
+    def close(self, reason: str = "", *, cause: Cause = Cause.FINISHED) -> None:
+        """Say goodbye and why, if the coordinator can hear it, and end the thread."""
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
+        self._finalizer.detach()
         try:
-            if self._connection.registered is not None:
-                self.ask(self._connection.own(c.Goodbye), timeout_s=GOODBYE_TIMEOUT_S)
+            if self._driver.protocol.registered is not None:
+                self._call(self._driver.leave(cause, reason, timeout_s=GOODBYE_TIMEOUT_S))
         except ClusterError as error:
-            log.info("no goodbye was said, so the lease will end: %s", error)
+            log.info("the goodbye could not be sent, so the lease ends by its timeout: %s", error)
         finally:
             self._background.close()
 
@@ -172,38 +239,11 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _make(self) -> tuple[Connection, Commits]:
-        connection = Connection(self._url, self._worker, on_effect=self._take_effect, on_join=self._tick)
-        return connection, Commits(connection)
+    async def _begin_part(self, step: int, generation: int) -> int:
+        return self._driver.protocol.begin_part(step, generation)
 
-    async def _run(self) -> None:
-        ticking = asyncio.get_running_loop().create_task(self._tick_for_ever())
-        try:
-            await self._connection.run()
-        finally:
-            ticking.cancel()
-            if self._vouching is not None:
-                self._vouching.close()
-
-    async def _tick_for_ever(self) -> None:
-        while True:
-            self._tick()
-            lease_s = self._connection.registered.lease_s if self._connection.registered is not None else 1.0
-            await asyncio.sleep(lease_s / BEATS_PER_LEASE / 2)
-
-    def _tick(self) -> None:
-        """Let the process beside this one know that this thread runs; it speaks for the worker when it does not."""
-        if self._vouching is None:
-            return
-        connection = self._connection
-        # Only where the channel is open: the small process does not speak gRPC.
-        if connection.registered is not None and connection.kind == "channel":
-            self._vouching.speak_for(connection.worker, connection.channel_url, connection.registered.lease_s)
-        self._vouching.tick()
-
-    def _take_effect(self, effect: Effect) -> None:
-        self._commits.take_effect(effect)
-        self._on_effect(effect)
+    async def _do(self, command: c.JobCommand) -> None:
+        await self._driver.ask(command, timeout_s=TELL_TIMEOUT_S)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         future = self._background.submit(work)
@@ -212,6 +252,17 @@ class Client:
         except KeyboardInterrupt:
             future.cancel()
             raise
+
+
+async def _make(
+    url: str, worker: c.RegisterWorker, on_effect: Callable[[Effect], None], keep_alive: KeepAliveProcess | None
+) -> MembershipLoop:
+    return MembershipLoop(url, worker, on_effect=on_effect, keep_alive=keep_alive)
+
+
+def _close_at_exit(client: weakref.ref[Client]) -> None:
+    if (alive := client()) is not None:
+        alive.close()
 
 
 def _log_end(running: Future[None]) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import socket
+import threading
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import suppress
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import grpc
 from google.protobuf.message import DecodeError
-from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from picows import WSError, WSFrame, WSListener, WSMsgType, WSParsedURL, WSTransport, ws_connect
 
+from strata.client.dial import Dial
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 
 MAX_FRAME_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 2.0
+CLOSE_TURNS = 10
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
@@ -34,6 +42,10 @@ class TransportLostError(Exception):
 class Transport(Protocol):
     """A connection that carries frames until it is lost."""
 
+    def start(self, receive: Receive) -> None:
+        """Begin to pass on the frames that come in."""
+        ...
+
     def send(self, frame: pb.ClientFrame) -> None:
         """Send a frame, without waiting; one that is lost with the connection is sent again by the caller."""
         ...
@@ -43,25 +55,58 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection when what was sent is on its way, or after CLOSE_TIMEOUT_S."""
+        ...
+
+    def abort(self) -> None:
+        """Close the connection at once, in the next turns of the loop; one that is closed stays so."""
         ...
 
 
 class ChannelTransport:
     """Frames in WebSocket messages."""
 
-    def __init__(self, transport: WSTransport) -> None:
+    def __init__(self, transport: WSTransport, listener: _Listener) -> None:
         self._transport = transport
+        self._listener = listener
 
     @classmethod
-    async def connect(cls, url: str, receive: Receive) -> ChannelTransport:
-        """Connect, or raise TransportLostError."""
+    async def connect(cls, url: str, dial: Dial, *, host: str | None = None) -> ChannelTransport:
+        """Connect, or raise TransportLostError; ``host`` stands on its certificate, if not the one of the URL."""
+        if dial.endpoints.is_secure and not url.startswith("wss://"):
+            raise TransportLostError(f"{url} is without TLS, and the coordinator was asked for with it")
+        listener, where = _Listener(), urlsplit(url)
+        opened: list[socket.socket] = []
+
+        async def open_socket(parsed: WSParsedURL) -> socket.socket:
+            opened.append(await _connect_socket(parsed.host, parsed.port))
+            return opened[0]
+
+        is_open = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, _ = await ws_connect(lambda: _Listener(receive), url, max_frame_size=MAX_FRAME_BYTES)
+                transport, _ = await ws_connect(
+                    lambda: listener,
+                    url,
+                    max_frame_size=MAX_FRAME_BYTES,
+                    socket_factory=open_socket,
+                    ssl_context=dial.context_for(url),
+                    server_hostname=(host or where.hostname) if where.scheme == "wss" else None,
+                    extra_headers=dial.headers(where.netloc),
+                    # A proxy or a redirect would learn the token.
+                    max_redirects=0,
+                )
+            is_open = True
         except (OSError, WSError, TimeoutError) as error:
             raise TransportLostError(f"{url}: {type(error).__name__} {error}") from error
-        return cls(transport)
+        finally:
+            if not is_open:
+                await _close_sockets(opened)
+        return cls(transport, listener)
+
+    def start(self, receive: Receive) -> None:
+        """Begin to pass on the frames that come in."""
+        self._listener.receive = receive
 
     def send(self, frame: pb.ClientFrame) -> None:
         """Send a frame."""
@@ -73,15 +118,57 @@ class ChannelTransport:
         await self._transport.wait_disconnected()
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; a coordinator that takes nothing more off it is not waited for."""
         self._transport.disconnect()
-        await self._transport.wait_disconnected()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._transport.wait_disconnected()
+        except TimeoutError:
+            self.abort()
+            await self._transport.wait_disconnected()
+
+    def abort(self) -> None:
+        """Close the connection at once; what was not sent is lost."""
+        self._transport.disconnect(graceful=False)
+
+
+async def _connect_socket(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    problem: OSError | None = None
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connecting = socket.socket(family, kind, protocol)
+        connecting.settimeout(0)
+        try:
+            await loop.sock_connect(connecting, address)
+        except OSError as error:
+            connecting.close()
+            problem = error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
+    raise problem or OSError(f"{host} has no address")
+
+
+async def _close_sockets(opened: list[socket.socket]) -> None:
+    """Close what an attempt to connect has left: picows forgets its connection when the handshake is cancelled."""
+    for each in opened:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        # Whoever reads from it sees its end and closes it, within a few turns of the loop.
+        for _ in range(CLOSE_TURNS):
+            if each.fileno() == -1:
+                break
+            await asyncio.sleep(0)
+        each.close()
 
 
 class _Listener(WSListener):
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._receive = receive
+        # The coordinator speaks only when it is spoken to, so nothing comes before there is someone to receive it.
+        self.receive: Receive = lambda _: None
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.BINARY:
@@ -90,58 +177,82 @@ class _Listener(WSListener):
             except DecodeError:
                 transport.disconnect()
                 return
-            self._receive(message)
+            self.receive(message)
         elif frame.msg_type == WSMsgType.CLOSE:
             transport.disconnect()
 
 
 class StreamTransport:
-    """Frames on a gRPC stream."""
+    """Frames on a gRPC stream.
 
-    def __init__(self, channel: grpc.aio.Channel, receive: Receive) -> None:
+    It uses gRPC's threads and not its event loops: those print errors when a loop that they served is closed.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
-        self._unsent: asyncio.Queue[pb.ClientFrame] = asyncio.Queue()
-        self._task = asyncio.get_running_loop().create_task(self._run(receive), name="grpc stream")
+        self._loop = asyncio.get_running_loop()
+        self._unsent: queue.SimpleQueue[pb.ClientFrame | None] = queue.SimpleQueue()
+        self._receive: Receive = lambda _: None
+        self._lost = asyncio.Event()
+        self._call: Any = None
 
     @classmethod
-    async def connect(cls, address: str, receive: Receive) -> StreamTransport:
-        """Connect, or raise TransportLostError."""
-        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    async def connect(cls, address: str, dial: Dial, *, name: str | None = None) -> StreamTransport:
+        """Connect, or raise TransportLostError; ``name`` is the address that stands on its certificate."""
+        channel = dial.open_grpc(address, name=name, options=_OPTIONS)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await channel.channel_ready()
-        except TimeoutError as error:
-            await channel.close()
-            raise TransportLostError(f"no coordinator answers at {address}") from error
-        return cls(channel, receive)
+            await asyncio.to_thread(_wait_ready, channel, address, dial, name or address)
+        except BaseException:
+            channel.close()
+            raise
+        return cls(channel)
+
+    def start(self, receive: Receive) -> None:
+        """Begin to pass on the frames that come in."""
+        self._receive = receive
+        self._call = stubs.CoordinatorStub(self._channel).Channel(iter(self._unsent.get, None))
+        threading.Thread(target=self._read, name="strata-grpc-stream", daemon=True).start()
 
     def send(self, frame: pb.ClientFrame) -> None:
         """Send a frame."""
-        self._unsent.put_nowait(frame)
+        self._unsent.put(frame)
 
     async def wait_lost(self) -> None:
         """Return when the stream has ended."""
-        await asyncio.wait([self._task])
+        await self._lost.wait()
 
     async def close(self) -> None:
         """End the stream."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        await self._channel.close()
+        self._unsent.put(None)
+        if self._call is not None:
+            self._call.cancel()
+        await asyncio.to_thread(self._channel.close)
+        self._lost.set()
 
-    async def _run(self, receive: Receive) -> None:
-        call = stubs.CoordinatorStub(self._channel).Channel()
+    def abort(self) -> None:
+        """End the stream at once."""
+        self._unsent.put(None)
+        self._channel.close()
+        self._lost.set()
 
-        async def write() -> None:
-            while True:
-                await call.write(await self._unsent.get())
-
-        writing = asyncio.get_running_loop().create_task(write())
+    def _read(self) -> None:
         try:
-            async for frame in call:
-                receive(frame)
-        except grpc.aio.AioRpcError:
-            return
-        finally:
-            writing.cancel()
-            call.cancel()
+            for frame in self._call:
+                self._tell(self._receive, frame)
+        except grpc.RpcError:
+            pass
+        self._unsent.put(None)
+        self._tell(self._lost.set)
+
+    def _tell(self, callback: Callable[..., object], *arguments: object) -> None:
+        # The loop may be closed while this thread still reads; then nobody is there to be told.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _wait_ready(channel: grpc.Channel, address: str, dial: Dial, name: str) -> None:
+    try:
+        grpc.channel_ready_future(channel).result(CONNECT_TIMEOUT_S)
+    except grpc.FutureTimeoutError as error:
+        problem = dial.find_tls_problem(address, name=name)
+        raise TransportLostError(str(problem or f"no coordinator answers at {address}")) from error

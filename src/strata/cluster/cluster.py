@@ -6,46 +6,35 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from strata import ids
 from strata.cluster import commands as c
-from strata.cluster.events import Effect, EventLog
-from strata.cluster.job import Answer, Job
+from strata.cluster.access import administration as t
+from strata.cluster.access.access_registry import Access
+from strata.cluster.access.names import check_name, tenant_of
+from strata.cluster.aging import Aging
+from strata.cluster.events import Event, EventLog
+from strata.cluster.job import Job
 from strata.cluster.limits import Limits
-from strata.cluster.replies import Reply
-from strata.errors import DamagedRecordError, QuotaExceededError, UnknownJobError
+from strata.cluster.replies import Answer, Done
+from strata.cluster.values import snake_case
+from strata.errors import DamagedRecordError, JobBusyError, QuotaExceededError, UnknownJobError
+from strata.sharding import Assignment
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 3
+# It knew neither tenants nor tokens; all else is as it was.
+OLDEST_VERSION = 2
+# Whoever drives the cluster asks for what is due more often than this, unless it is stopped or starved.
+MAX_PAUSE_S = 1.0
 
-_HANDLERS: dict[type[c.JobCommand], Callable[[Job, Any, float], Answer]] = {
-    c.ConfigureJob: Job.configure,
-    c.RegisterWorker: Job.register,
-    c.Heartbeat: Job.heartbeat,
-    c.Vouch: Job.vouch,
-    c.Goodbye: Job.say_goodbye,
-    c.ChannelLost: Job.lose_channel,
-    c.FailWorkers: Job.fail_workers,
-    c.ArriveAtBarrier: Job.arrive,
-    c.CancelBarrier: Job.cancel_barrier,
-    c.ExpireBarrier: Job.expire_barrier,
-    c.RegisterDataset: Job.register_dataset,
-    c.AskRestorePoint: Job.ask_restore_point,
-    c.TakeHand: Job.take_hand,
-    c.ReportProgress: Job.report_progress,
-    c.SkipSamples: Job.skip_samples,
-    c.AckPart: Job.ack_part,
-    c.AskForManifest: Job.ask_for_manifest,
-    c.ConfirmCommit: Job.confirm_commit,
-    c.AskCommit: Job.ask_commit,
-    c.GiveUpCheckpoint: Job.give_up_checkpoint,
-    c.RejectCheckpoint: Job.reject_checkpoint,
-    c.AbortCheckpoint: Job.abort_checkpoint,
-    c.AdoptCheckpoints: Job.adopt_checkpoints,
-    c.ForgetCheckpoints: Job.forget_checkpoints,
-    c.SetKey: Job.set_key,
-    c.GetKey: Job.get_key,
+# A job has a method for each kind of command, under its name.
+_HANDLERS: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
+    kind: getattr(Job, snake_case(kind)) for kind in c.COMMANDS if kind is not c.RemoveJob
+}
+# And the registry of tenants and tokens has one for each of theirs.
+_ADMINISTRATION: dict[type[c.Command], Callable[[Access, Any, float], None]] = {
+    kind: getattr(Access, snake_case(kind)) for kind in t.TENANT_COMMANDS if kind is not t.RemoveTenant
 }
 # A job comes to be when it is first configured or joined, or given something to keep; other commands need one.
-_FOUNDING = (c.ConfigureJob, c.RegisterWorker, c.RegisterDataset, c.AdoptCheckpoints, c.SetKey)
+_FOUNDING = (c.ConfigureJob, c.RegisterWorker, c.RegisterDataset, c.AdoptCheckpoints, c.RewindJob, c.SetKey)
 
 
 class Cluster:
@@ -58,27 +47,52 @@ class Cluster:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
+        self._aging = Aging(self._limits)
         self.events = EventLog()
+        self.access = Access(self._limits, self.events)
         self._jobs: dict[str, Job] = {}
+        self._looked_s: float | None = None
 
-    def apply(self, command: c.JobCommand, now_s: float) -> tuple[Reply, list[Effect]]:
+    def apply(self, command: c.Command, now_s: float) -> Answer:
         """Carry out one command, or raise a StrataError and change nothing."""
+        handler = _HANDLERS.get(type(command))
+        if handler is None:
+            return self._manage(command, now_s)
+        assert isinstance(command, c.JobCommand)
         job = self._jobs.get(command.job_id)
         if job is None:
             job = self._found(command)
-        answer = _HANDLERS[type(command)](job, command, now_s)
-        self._jobs[command.job_id] = job
-        return answer
+            answer = handler(job, command, now_s)
+            self._add(job)
+            return answer
+        if command.is_sign_of_life:
+            assert isinstance(command, c.WorkerCommand)
+            job.membership.hear(command, now_s=now_s)
+        return handler(job, command, now_s)
 
-    def due(self, now_s: float) -> list[c.JobCommand]:
-        """Return what time alone demands now, such as workers to fail, to be applied like any command."""
-        return [demand for job in self._jobs.values() for demand in job.due(now_s=now_s)]
+    def due(self, now_s: float) -> list[c.Command]:
+        """Return what time alone demands now, such as workers to fail, to be applied like any command.
+
+        It is to be asked several times a second. After a longer pause the coordinator was stopped or starved, and what
+        workers sent meanwhile is still unread: so nobody is judged by that time, and everything is put off by it.
+        """
+        pause_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        if pause_s > MAX_PAUSE_S:
+            for job in self._jobs.values():
+                job.delay(pause_s, now_s=now_s)
+            return []
+        demands: list[c.Command] = [demand for job in self._jobs.values() for demand in job.due(now_s=now_s)]
+        return demands + self._aging.due(self.access, now_s)
 
     def job(self, job_id: str) -> Job:
         """Return a job, to look at."""
         if job_id not in self._jobs:
-            raise UnknownJobError(job_id, known=self._jobs)
+            raise self._unknown(job_id)
         return self._jobs[job_id]
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
 
     def jobs(self) -> list[str]:
         """Return the names of all jobs."""
@@ -86,29 +100,97 @@ class Cluster:
 
     def snapshot(self) -> bytes:
         """Return the durable state; equal states give equal bytes."""
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], bytes]:
+        """Return what makes the snapshot of this moment, in any thread, while the cluster goes on."""
         jobs = [self._jobs[job_id].record() for job_id in sorted(self._jobs)]
-        return json.dumps({"version": SNAPSHOT_VERSION, "jobs": jobs}, separators=(",", ":"), sort_keys=True).encode()
+        record = {"version": SNAPSHOT_VERSION, "jobs": jobs, **self.access.record()}
+        return lambda: _encode_record(record)
+
+    def freeze_sizes(self) -> Callable[[], dict[str, int]]:
+        """Return what measures, in any thread, how much of a snapshot each tenant with a quota of it takes."""
+        records = {
+            tenant.name: [job.record() for job in tenant.jobs.values()]
+            for tenant in self.access.tenants()
+            if tenant.quotas.journal_bytes is not None
+        }
+        return lambda: {tenant: len(json.dumps(rows, default=_encode)) for tenant, rows in records.items()}
 
     def restore(self, snapshot: bytes) -> None:
         """Take over a snapshot; the cluster must be new."""
         assert not self._jobs
         record = json.loads(snapshot)
-        if record.get("version") != SNAPSHOT_VERSION:
-            problem = f"its version is {record.get('version')}, and this Strata reads {SNAPSHOT_VERSION}"
+        if not OLDEST_VERSION <= (record.get("version") or 0) <= SNAPSHOT_VERSION:
+            known = f"{OLDEST_VERSION} to {SNAPSHOT_VERSION}"
+            problem = f"its version is {record.get('version')}, and this Strata reads {known}"
             raise DamagedRecordError("cluster snapshot", problem)
+        self.access.restore({"tenants": [], "tokens": [], **record})
         for row in record["jobs"]:
-            job = Job(row["job_id"], self._limits, self.events)
+            job = Job(row["job_id"], self._limits, self.events, self.access.tenant(tenant_of(row["job_id"])))
             job.restore(row)
-            self._jobs[row["job_id"]] = job
+            self._add(job)
 
     def restart(self, now_s: float) -> None:
         """Begin to serve after a restart, when the journal is replayed: every lease starts anew."""
+        self._looked_s = now_s
         for job in self._jobs.values():
             job.restart(now_s=now_s)
 
+    def _manage(self, command: c.Command, now_s: float) -> Answer:
+        """Carry out what is about a whole job, a tenant or a token."""
+        match command:
+            case c.RemoveJob():
+                job = self.job(command.job_id)
+                if present := job.membership.ids():
+                    raise JobBusyError(command.job_id, workers=present)
+                self._remove(command.job_id, command.reason, now_s)
+            case t.RemoveTenant():
+                for job_id in self.access.remove_tenant(command, now_s):
+                    self._remove(job_id, "its tenant was removed", now_s)
+            case _:
+                _ADMINISTRATION[type(command)](self.access, command, now_s)
+        return Done(), []
+
+    def _add(self, job: Job) -> None:
+        self._jobs[job.job_id] = job.tenant.jobs[job.job_id] = job
+
+    def _remove(self, job_id: str, reason: str, now_s: float) -> None:
+        del self._jobs.pop(job_id).tenant.jobs[job_id]
+        self.events.append(Event(now_s, job_id, None, "job removed", reason))
+
+    def _unknown(self, job_id: str) -> UnknownJobError:
+        tenant = self.access.tenant(tenant_of(job_id))
+        return UnknownJobError(job_id, known=tenant.jobs)
+
     def _found(self, command: c.JobCommand) -> Job:
+        """Return a new job, which is to be added when the command was carried out."""
         if not isinstance(command, _FOUNDING):
-            raise UnknownJobError(command.job_id, known=self._jobs)
-        if len(self._jobs) >= self._limits.max_jobs:
+            raise self._unknown(command.job_id)
+        tenant = self.access.tenant(tenant_of(check_name(command.job_id)))
+        active = sum(bool(job.membership.present()) for job in self._jobs.values())
+        # Idle ones are forgotten once a second; however fast they are made, there are not many more than may be.
+        most = self._limits.max_jobs + 2 * self._limits.max_idle_jobs
+        if active >= self._limits.max_jobs or len(tenant.jobs) >= most:
             raise QuotaExceededError("jobs", limit=self._limits.max_jobs)
-        return Job(ids.job_id(command.job_id), self._limits, self.events)
+        return Job(command.job_id, self._limits, self.events, tenant)
+
+
+def _encode_record(record: dict[str, Any]) -> bytes:
+    """Return canonical JSON, row by row: other threads do not get to run while a large value is encoded at once."""
+
+    def encode(value: object) -> str:
+        return json.dumps(value, separators=(",", ":"), sort_keys=True, default=_encode)
+
+    fields = (
+        f"{encode(name)}:[{','.join(map(encode, value))}]"
+        if isinstance(value, list)
+        else f"{encode(name)}:{encode(value)}"
+        for name, value in sorted(record.items())
+    )
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def _encode(value: Assignment) -> str:
+    """Return an assignment, the only value of a record that JSON does not know: it has millions of shards."""
+    return value.to_bytes().hex()

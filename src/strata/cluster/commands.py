@@ -6,13 +6,18 @@ after a restart of the coordinator, so losing them loses nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar
 
+from strata.cluster.events import Cause
+from strata.cluster.values import CommitRecord, Divergence, Incarnation, Meeting, PartReport, Span, WorkerAccount
+from strata.immutable import immutable
 from strata.sharding import DataOrder
+from strata.sharding.order import GLOBAL_WINDOW_SHARDS
 
 BARRIER_TIMEOUT_S = 300.0
+DEFAULT_JOB = "default"
 
 
 class WorkerState(StrEnum):
@@ -28,30 +33,39 @@ class WorkerState(StrEnum):
     LEFT = "left"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCommand:
-    """A command to one job."""
+@immutable(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Anything that the cluster can be asked to do."""
 
     durable: ClassVar[bool] = True
-    job_id: str = "default"
+    is_sign_of_life: ClassVar[bool] = False
+    """Whether the sender's lease is renewed before the command is carried out, whatever becomes of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
+class JobCommand(Command):
+    """A command to one job, by its full name: see :mod:`strata.cluster.access.names`."""
+
+    job_id: str = DEFAULT_JOB
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class WorkerCommand(JobCommand):
     """A command of one worker; ``incarnation`` is new after each restart of its process."""
 
+    is_sign_of_life: ClassVar[bool] = True
     worker_id: str
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FencedCommand(WorkerCommand):
+@immutable(frozen=True, slots=True, kw_only=True)
+class GenerationCommand(WorkerCommand):
     """A command that only means something within the generation that it was sent in."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class ConfigureJob(JobCommand):
     """Set how many workers a job needs to run and may have at the most."""
 
@@ -59,7 +73,7 @@ class ConfigureJob(JobCommand):
     max_workers: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class RegisterWorker(WorkerCommand):
     """Join a job. The same incarnation again changes nothing; a new one replaces the old."""
 
@@ -69,58 +83,115 @@ class RegisterWorker(WorkerCommand):
     preferred_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class Heartbeat(WorkerCommand):
     """A sign of life, with what the worker is doing."""
 
     durable: ClassVar[bool] = False
+    # Its own handler renews the lease: heartbeats are most of all commands.
+    is_sign_of_life: ClassVar[bool] = False
     state: WorkerState = WorkerState.IDLE
     step: int = 0
     epoch: int = 0
     resources: dict[str, float] = field(default_factory=dict)
+    account: WorkerAccount | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vouch(WorkerCommand):
+@immutable(frozen=True, slots=True, kw_only=True)
+class KeepAlive(WorkerCommand):
     """A process beside the worker says that it lives, although it cannot say so itself at the moment."""
 
     durable: ClassVar[bool] = False
+    is_sign_of_life: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class Goodbye(WorkerCommand):
     """Leave on purpose."""
 
-    reason: str = "finished"
+    reason: str = ""
+    cause: Cause = Cause.LEFT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
+class ReportStall(WorkerCommand):
+    """The worker's watchdog says that its training stands still, or that it goes on again; told to people, no more."""
+
+    durable: ClassVar[bool] = False
+    reason: str
+    is_over: bool = False
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class ChannelLost(WorkerCommand):
     """The worker's connection closed without goodbye: it has a short grace to come back."""
 
     durable: ClassVar[bool] = False
+    is_sign_of_life: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class FailWorkers(JobCommand):
     """Declare workers dead; made by :meth:`Cluster.due`, so that the journal holds the decision and not the clock."""
 
-    workers: tuple[tuple[str, str], ...]
+    workers: tuple[Incarnation, ...]
     reason: str
+    cause: Cause = Cause.LEASE_ENDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArriveAtBarrier(FencedCommand):
-    """Meet the others; with a payload, everyone gets everyone's. The same arrival again changes nothing."""
+@immutable(frozen=True, slots=True, kw_only=True)
+class ForgetWorkers(JobCommand):
+    """Forget workers that left or failed long ago; made by :meth:`Cluster.due`."""
+
+    workers: tuple[Incarnation, ...]
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
+class RemoveJob(JobCommand):
+    """Forget a job that nobody works on; made by an operator, or by :meth:`Cluster.due`. Its checkpoints stay."""
+
+    reason: str = "removed by an operator"
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
+class ArriveAtBarrier(GenerationCommand):
+    """Meet the others; with a payload, everyone gets everyone's. The same arrival again changes nothing.
+
+    ``round`` counts the times that the worker meets the others under this name in this generation, from 1 on.
+    """
 
     durable: ClassVar[bool] = False
     name: str
+    round: int = 1
     expected: int | None = None
     timeout_s: float = BARRIER_TIMEOUT_S
     payload: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
+class OfferReleases(GenerationCommand):
+    """The worker says which barriers of this generation were released to it, when it joins again.
+
+    A coordinator that restarted has forgotten them, while others may not have been told: it asks for those that someone
+    waits at, with a ReleaseWanted.
+    """
+
+    durable: ClassVar[bool] = False
+    meetings: tuple[Meeting, ...]
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
+class BringRelease(GenerationCommand):
+    """What a meeting came to, from a worker that was told, for those that were not."""
+
+    durable: ClassVar[bool] = False
+    name: str
+    round: int
+    payloads: tuple[bytes, ...]
+    waited_s: float
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class CancelBarrier(JobCommand):
     """Send everyone who waits at a barrier away."""
 
@@ -129,7 +200,7 @@ class CancelBarrier(JobCommand):
     reason: str = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class RegisterDataset(JobCommand):
     """Make a dataset known; the same one again changes nothing."""
 
@@ -139,44 +210,47 @@ class RegisterDataset(JobCommand):
     shuffle: bool = False
     seed: int = 0
     data_order: DataOrder = DataOrder.STICKY
+    window_shards: int = GLOBAL_WINDOW_SHARDS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskRestorePoint(FencedCommand):
+@immutable(frozen=True, slots=True, kw_only=True)
+class AskRestorePoint(GenerationCommand):
     """Ask from which checkpoint this generation goes on; all its workers get the same answer.
 
-    The first one to ask sets the ledger back to that checkpoint: what was reported after it is void.
+    The first one to ask sets the ledger back to that checkpoint: what was reported after it is discarded.
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeHand(FencedCommand):
+@immutable(frozen=True, slots=True, kw_only=True)
+class LeaseShards(GenerationCommand):
     """Ask for the worker's next samples of an epoch; the first one of a generation to ask has what is left dealt.
 
-    ``ticket`` counts a worker's questions of a generation from 1 on; an empty hand means that there is no more.
+    ``sequence`` counts a worker's questions of a generation from 1 on; an empty lease means that there is no more.
     """
 
     dataset_id: str
     epoch: int
-    ticket: int = 1
+    sequence: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportProgress(FencedCommand):
-    """Samples that the model has seen in ``step``: rows (shard, start, stop), as the hand gives them.
+@immutable(frozen=True, slots=True, kw_only=True)
+class ReportProgress(GenerationCommand):
+    """Samples that the model has seen in ``step``: rows (shard, start, stop), as the shard lease gives them.
 
-    ``sequence`` counts the reports of an incarnation from 1 on, so that one that is sent twice counts once.
+    ``sequence`` counts the reports of an incarnation from 1 on, so that one that is sent twice counts once. With
+    ``is_passed_over`` the model has not seen them: a rewind skips them.
     """
 
     sequence: int
     dataset_id: str
     epoch: int
     step: int
-    spans: tuple[tuple[int, int, int], ...]
+    spans: tuple[Span, ...]
+    is_passed_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkipSamples(FencedCommand):
+@immutable(frozen=True, slots=True, kw_only=True)
+class SkipSamples(GenerationCommand):
     """Samples [start, stop) of a dataset that could not be read and are left out on purpose; progress counts them."""
 
     dataset_id: str
@@ -185,22 +259,26 @@ class SkipSamples(FencedCommand):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AckPart(FencedCommand):
-    """The worker's part of a checkpoint is durable in storage, and all its progress up to ``step`` was reported."""
+@immutable(frozen=True, slots=True, kw_only=True)
+class ReportPart(GenerationCommand):
+    """The worker's part of a checkpoint is durable in storage, and all its progress up to ``step`` was reported.
+
+    A worker reports its parts in the order of their steps: one of a later step says that an earlier one never comes.
+    ``progress`` is the sequence of its last ReportProgress before this; a cut without one of those would be torn.
+    """
 
     step: int
     epoch: int
-    part: str
-    size_bytes: int
-    digest: str
+    report: PartReport
+    progress: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class ConfirmCommit(WorkerCommand):
     """The manifest of a step is in storage: the checkpoint is committed, whoever wrote it, and whoever confirms it.
 
-    ``generation`` is that of the workers whose parts it has, which may be over.
+    ``generation`` is that of the workers whose parts it has, which may be over. ``diverged`` says that they held
+    different values of what should be the same on all.
     """
 
     step: int
@@ -208,18 +286,19 @@ class ConfirmCommit(WorkerCommand):
     generation: int
     manifest: str
     cursors: str
+    diverged: Divergence | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class AskCommit(WorkerCommand):
-    """Ask how the checkpoint is doing that this part was acknowledged for; changes nothing."""
+    """Ask how the checkpoint is doing that has the part with this report; changes nothing."""
 
     durable: ClassVar[bool] = False
     step: int
-    part: str
+    path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class GiveUpCheckpoint(WorkerCommand):
     """The manifest of a step cannot be written, whoever tries: its parts do not make up one state, say."""
 
@@ -228,8 +307,8 @@ class GiveUpCheckpoint(WorkerCommand):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectCheckpoint(FencedCommand):
+@immutable(frozen=True, slots=True, kw_only=True)
+class RejectCheckpoint(GenerationCommand):
     """What this generation goes on from cannot be restored, because storage lost it or damaged it.
 
     That ends the generation, so that all its workers go back to an older checkpoint together.
@@ -239,7 +318,7 @@ class RejectCheckpoint(FencedCommand):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class AbortCheckpoint(JobCommand):
     """Give a checkpoint up; made by :meth:`Cluster.due` when it takes too long, or by an operator."""
 
@@ -247,7 +326,7 @@ class AbortCheckpoint(JobCommand):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class AskForManifest(JobCommand):
     """Ask the next worker to write a manifest that is still missing; made by :meth:`Cluster.due`."""
 
@@ -255,30 +334,43 @@ class AskForManifest(JobCommand):
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class ExpireBarrier(JobCommand):
     """Send everyone away from a barrier whose time is up; made by :meth:`Cluster.due`."""
 
     durable: ClassVar[bool] = False
     name: str
+    round: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class AdoptCheckpoints(JobCommand):
     """Take committed checkpoints into the index from a listing of storage, which holds the truth."""
 
-    checkpoints: tuple[tuple[int, int, str, str], ...]
-    """Rows of (step, epoch, manifest path, data cursors as JSON)."""
+    checkpoints: tuple[CommitRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
+class RewindJob(JobCommand):
+    """An operator rewound the job in storage: it goes on from ``to_step``, and what is newer is no longer in the index.
+
+    ``number`` counts the rewinds of a job from 1 on, so that one that is told by several counts once.
+    """
+
+    number: int
+    to_step: int
+    reason: str
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class ForgetCheckpoints(JobCommand):
-    """Take deleted checkpoints out of the index; the newest stays whatever is asked."""
+    """Take deleted checkpoints out of the index; the newest stays, unless an operator says that it cannot be used."""
 
     steps: tuple[int, ...]
+    even_newest: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class SetKey(JobCommand):
     """Set a small value if its token is still the one given; 0 stands for a key that is not there.
 
@@ -291,9 +383,17 @@ class SetKey(JobCommand):
     writer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable(frozen=True, slots=True, kw_only=True)
 class GetKey(JobCommand):
     """Ask for a small value and its token."""
 
     durable: ClassVar[bool] = False
     key: str
+
+
+COMMANDS: tuple[type[JobCommand], ...] = tuple(
+    kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, JobCommand) and "Command" not in kind.__name__
+)
+"""Every kind of command to a job. The wire and the cluster derive their tables from it."""

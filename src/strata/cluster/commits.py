@@ -1,7 +1,7 @@
-"""Checkpoints from the first part to the manifest, and the index of those that are committed.
+"""Checkpoints from the first reported part to the manifest, and the index of those that are committed.
 
-A checkpoint is *collecting* parts, then *writing* its manifest, then committed. Only while it collects can it be given
-up: once all parts are durable, any worker can write the manifest, so the death of one is no reason to lose it.
+A checkpoint is *collecting* reports, then *writing* its manifest, then committed. Only while it collects can it be
+given up: once all parts are durable, any worker can write the manifest, so the death of one is no reason to lose it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.cluster.commands import AckPart
+from strata.cluster.commands import ReportPart
+from strata.cluster.values import CommitRecord, Divergence, PartReport
 from strata.errors import CheckpointAbortedError, StepTakenError
 
-# For so many steps that ended it is remembered which parts they had, for workers that could not hear how. A worker
-# takes part in each commit and has fewer saves uncommitted than this, so none of its own is forgotten while it waits.
+# For so many steps that ended it is remembered which reports they had, for workers that missed the announcement. A
+# worker takes part in each commit and has fewer saves uncommitted than this, so none of its own is forgotten meanwhile.
 MAX_REMEMBERED = 64
 
 
@@ -26,7 +27,7 @@ class Pending:
     generation: int
     expected: tuple[str, ...]
     begun_s: float
-    parts: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    reports: dict[str, PartReport] = field(default_factory=dict)
     cursors: str | None = None
     asked: int = 0
     asked_of: str | None = None
@@ -38,18 +39,16 @@ class Pending:
         return self.cursors is None
 
     def missing(self) -> list[str]:
-        """Return the workers whose parts are not in."""
-        return [worker_id for worker_id in self.expected if worker_id not in self.parts]
+        """Return the workers whose parts were not reported."""
+        return [worker_id for worker_id in self.expected if worker_id not in self.reports]
 
+    def size_bytes(self) -> int:
+        """Return the bytes of the parts that were reported."""
+        return sum(report.size_bytes for report in self.reports.values())
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A checkpoint that can be restored."""
-
-    step: int
-    epoch: int
-    manifest: str
-    cursors: str
+    def paths(self) -> list[str]:
+        """Return the paths of all reports, sorted."""
+        return sorted(report.path for report in self.reports.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +59,20 @@ class Rejected:
     until: int
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A step that a generation does not save, because a worker cannot bring its part."""
+
+    generation: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitProgress:
     """How a checkpoint is doing: ``missing`` are the workers that it waits for, ``reason`` says why it was given up."""
 
     phase: str
-    """collecting, writing, committed, aborted, or unknown: then the part is to be acknowledged again."""
+    """collecting, writing, committed, aborted, or unknown: then the part is to be reported again."""
     missing: tuple[str, ...] = ()
     reason: str = ""
 
@@ -75,52 +82,86 @@ class Commits:
 
     def __init__(self) -> None:
         self.pending: dict[int, Pending] = {}
-        self.committed: dict[int, Committed] = {}
+        self.committed: dict[int, CommitRecord] = {}
         self.rejected: dict[int, Rejected] = {}
-        self._parts_of: dict[int, list[str]] = {}
+        self.rewinds = 0
+        """How many times the job was rewound."""
+        # The bytes of the parts of committed checkpoints; of those that storage was listed for, nobody said how many.
+        self._sizes: dict[int, int] = {}
+        self._reports_of: dict[int, list[str]] = {}
         self._aborted: dict[int, tuple[list[str], str]] = {}
+        self._given_up: dict[int, GivenUp] = {}
+        # The generation and the step of each worker's last part, in the present generation.
+        self._last_reported: dict[str, tuple[int, int]] = {}
 
-    def latest(self) -> Committed | None:
+    def latest(self) -> CommitRecord | None:
         """Return the newest committed checkpoint."""
         return self.committed[max(self.committed)] if self.committed else None
 
-    def progress(self, step: int, part: str) -> CommitProgress:
-        """Say how the checkpoint that has this part is doing."""
+    def size_bytes(self) -> int:
+        """Return the bytes of all parts that are committed or under way, as far as workers said."""
+        return sum(self._sizes.values()) + sum(pending.size_bytes() for pending in self.pending.values())
+
+    def progress(self, step: int, path: str) -> CommitProgress:
+        """Say how the checkpoint is doing that has the part with this report."""
         pending = self.pending.get(step)
-        if part in self._parts_of.get(step, ()):
+        if path in self._reports_of.get(step, ()):
             return CommitProgress(phase="committed")
-        if pending is not None and any(part == path for path, _, _ in pending.parts.values()):
+        if pending is not None and any(path == report.path for report in pending.reports.values()):
             if pending.is_collecting:
                 return CommitProgress(phase="collecting", missing=tuple(pending.missing()))
             return CommitProgress(phase="writing", missing=(pending.asked_of,) if pending.asked_of else ())
-        parts, reason = self._aborted.get(step, ([], ""))
-        if part in parts:
+        paths, reason = self._aborted.get(step, ([], ""))
+        if path in paths:
             return CommitProgress(phase="aborted", reason=reason)
         return CommitProgress(phase="unknown")
 
-    def ack(self, command: AckPart, workers: tuple[str, ...], *, now_s: float) -> Pending | None:
-        """Note a part; the first one begins the checkpoint, of the workers that are present then.
+    def report(self, command: ReportPart, workers: tuple[str, ...], *, now_s: float) -> Pending | None:
+        """Note a durable part; the first one begins the checkpoint, of the workers that are present then.
 
         Returns None if the part is in a checkpoint that is committed already.
         """
         pending = self.pending.get(command.step)
         if command.step in self.committed:
-            if command.part in self._parts_of.get(command.step, ()):
+            if command.report.path in self._reports_of.get(command.step, ()):
                 return None  # its first reply was lost, and meanwhile all was well
             raise StepTakenError(command.job_id, command.step)
         if pending is None:
+            given_up = self._given_up.get(command.step)
+            if given_up is not None and given_up.generation == command.generation:
+                raise CheckpointAbortedError(command.step, given_up.reason)
             latest = self.latest()
             if latest is not None and command.step < latest.step:
-                # What the model had seen by then cannot be told any more; or it ended so long ago that it is forgotten.
+                # What the model had seen by then is not known any more; or it ended so long ago that it is forgotten.
                 raise CheckpointAbortedError(command.step, f"step {latest.step} was committed before it began")
+            self._check_awaited(command, workers)
             pending = Pending(command.step, command.epoch, command.generation, workers, now_s)
             self.pending[command.step] = pending
         elif not pending.is_collecting and pending.generation != command.generation:
             raise StepTakenError(command.job_id, command.step)
-        pending.parts.setdefault(command.worker_id, (command.part, command.size_bytes, command.digest))
+        pending.reports.setdefault(command.worker_id, command.report)
+        self._last_reported[command.worker_id] = command.generation, command.step
         return pending
 
-    def commit(self, checkpoint: Committed) -> bool:
+    def _check_awaited(self, command: ReportPart, workers: tuple[str, ...]) -> None:
+        """Raise if a worker has reported a later step already, so that its part of this one never comes."""
+        for worker_id in workers:
+            generation, step = self._last_reported.get(worker_id, (0, 0))
+            if worker_id != command.worker_id and generation == command.generation and step > command.step:
+                raise CheckpointAbortedError(command.step, f"{worker_id} has saved step {step} without it")
+
+    def passed_by(self, worker_id: str, step: int) -> list[int]:
+        """Return the steps that still wait for a part of a worker that has reported a later one.
+
+        Parts are reported in the order of their steps, so what these steps wait for never comes.
+        """
+        return [
+            p.step
+            for p in self.pending.values()
+            if p.is_collecting and p.step < step and worker_id in p.expected and worker_id not in p.reports
+        ]
+
+    def commit(self, checkpoint: CommitRecord) -> bool:
         """Take a committed checkpoint into the index; return whether it is new there."""
         pending = self.pending.pop(checkpoint.step, None)
         if checkpoint.step in self.committed:
@@ -128,10 +169,15 @@ class Commits:
         self.committed[checkpoint.step] = checkpoint
         self.rejected.pop(checkpoint.step, None)
         if pending is not None:
-            self._parts_of[checkpoint.step] = sorted(part for part, _, _ in pending.parts.values())
-            for step in sorted(self._parts_of)[:-MAX_REMEMBERED]:
-                del self._parts_of[step]
+            self._sizes[checkpoint.step] = pending.size_bytes()
+            self._reports_of[checkpoint.step] = pending.paths()
+            _forget_oldest(self._reports_of)
         return True
+
+    def give_up(self, step: int, generation: int, reason: str) -> None:
+        """Remember that a generation does not save a step, for those that have not reported their part yet."""
+        self._given_up[step] = GivenUp(generation, reason)
+        _forget_oldest(self._given_up)
 
     def abort(self, step: int, reason: str, *, even_writing: bool = False) -> bool:
         """Give up a checkpoint that is still collecting; return whether there was one that could be given up."""
@@ -139,15 +185,31 @@ class Commits:
         if pending is None or not (pending.is_collecting or even_writing):
             return False
         del self.pending[step]
-        self._aborted[step] = sorted(part for part, _, _ in pending.parts.values()), reason
-        for old in sorted(self._aborted)[:-MAX_REMEMBERED]:
-            del self._aborted[old]
+        self._end_as_aborted(step, pending.paths(), reason)
         return True
 
     def reject(self, step: int, reason: str, *, until: int) -> None:
         """Take a checkpoint that cannot be restored out of the index, and remember it."""
-        del self.committed[step]
+        self._drop(step)
         self.rejected[step] = Rejected(reason, until)
+        self._end_as_aborted(step, self._reports_of.pop(step, []), f"it was rejected: {reason}")
+
+    def rewind(self, number: int, to_step: int, *, until: int) -> list[int]:
+        """Take everything after ``to_step`` out, whatever became of it; return the steps."""
+        self.rewinds = number
+        gone = sorted(step for step in {*self.committed, *self.pending} if step > to_step)
+        for step in gone:
+            self.abort(step, "the job was rewound", even_writing=True)
+            if step in self.committed:
+                self.reject(step, "the job was rewound", until=until)
+            else:
+                # Its manifest may be written by now, and confirmed later.
+                self.rejected[step] = Rejected("the job was rewound", until)
+        return gone
+
+    def change_generation(self) -> None:
+        """Forget who has reported what last: in another generation steps are saved anew."""
+        self._last_reported.clear()
 
     def of_older_generations(self, generation: int) -> list[int]:
         """Return the steps that still collect parts of workers of an older generation, which will never come."""
@@ -158,24 +220,30 @@ class Commits:
         latest = self.latest()
         gone = [step for step in steps if step in self.committed and latest is not None and step != latest.step]
         for step in gone:
-            del self.committed[step]
+            self._drop(step)
         # A newer one is remembered until it is saved again: a listing that is older than its deletion may still come.
         for step in steps:
             if latest is not None and step < latest.step:
                 self.rejected.pop(step, None)
         return gone
 
-    def surplus(self, *, keep_count: int) -> list[int]:
-        """Return the steps that a limit of ``keep_count`` no longer keeps, oldest first; never the newest."""
-        return sorted(self.committed)[: -max(1, keep_count)]
+    def delay(self, seconds: float) -> None:
+        """Put all deadlines off, for time in which this coordinator did not run."""
+        for pending in self.pending.values():
+            pending.begun_s += seconds
+            pending.asked_at_s += seconds
 
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
         return {
-            "committed": [[c.step, c.epoch, c.manifest, c.cursors] for _, c in sorted(self.committed.items())],
-            "parts_of": [[step, parts] for step, parts in sorted(self._parts_of.items())],
+            "committed": [_row(checkpoint) for _, checkpoint in sorted(self.committed.items())],
+            "sizes": [[step, size] for step, size in sorted(self._sizes.items())],
+            "reports_of": [[step, paths] for step, paths in sorted(self._reports_of.items())],
             "rejected": [[step, each.reason, each.until] for step, each in sorted(self.rejected.items())],
-            "aborted": [[step, parts, reason] for step, (parts, reason) in sorted(self._aborted.items())],
+            "aborted": [[step, paths, reason] for step, (paths, reason) in sorted(self._aborted.items())],
+            "rewinds": self.rewinds,
+            "given_up": [[step, each.generation, each.reason] for step, each in sorted(self._given_up.items())],
+            "last_reported": [[worker, *last] for worker, last in sorted(self._last_reported.items())],
             "pending": [
                 {
                     "step": p.step,
@@ -183,7 +251,7 @@ class Commits:
                     "generation": p.generation,
                     "expected": list(p.expected),
                     "begun_s": p.begun_s,
-                    "parts": {worker: list(part) for worker, part in sorted(p.parts.items())},
+                    "reports": {worker: list(report) for worker, report in sorted(p.reports.items())},
                     "cursors": p.cursors,
                 }
                 for _, p in sorted(self.pending.items())
@@ -193,15 +261,45 @@ class Commits:
     def restore(self, record: dict[str, Any]) -> None:
         """Take over what :meth:`record` returned."""
         for row in record["committed"]:
-            self.committed[row[0]] = Committed(*row)
-        self._parts_of = dict(record["parts_of"])
-        self.rejected = {step: Rejected(reason, until) for step, reason, until in record.get("rejected", ())}
-        self._aborted = {step: (parts, reason) for step, parts, reason in record.get("aborted", ())}
+            self.committed[row[0]] = _read_row(row)
+        self._sizes = dict(record.get("sizes", []))
+        self._reports_of = dict(record["reports_of"])
+        self.rejected = {step: Rejected(reason, until) for step, reason, until in record["rejected"]}
+        self._aborted = {step: (paths, reason) for step, paths, reason in record["aborted"]}
+        self.rewinds = record.get("rewinds", 0)
+        self._given_up = {step: GivenUp(generation, reason) for step, generation, reason in record["given_up"]}
+        self._last_reported = {worker: (generation, step) for worker, generation, step in record["last_reported"]}
         for row in record["pending"]:
-            parts = {worker: (part, size, digest) for worker, (part, size, digest) in row["parts"].items()}
-            self.pending[row["step"]] = Pending(**{**row, "expected": tuple(row["expected"]), "parts": parts})
+            reports = {worker: PartReport(*report) for worker, report in row["reports"].items()}
+            self.pending[row["step"]] = Pending(**{**row, "expected": tuple(row["expected"]), "reports": reports})
 
     def restart_clocks(self, *, now_s: float) -> None:
         """Count time anew, after a restart of the coordinator."""
         for pending in self.pending.values():
             pending.begun_s, pending.asked_at_s, pending.asked_of = now_s, float("-inf"), None
+
+    def _drop(self, step: int) -> None:
+        del self.committed[step]
+        self._sizes.pop(step, None)
+
+    def _end_as_aborted(self, step: int, paths: list[str], reason: str) -> None:
+        self._aborted[step] = paths, reason
+        _forget_oldest(self._aborted)
+
+
+def _row(checkpoint: CommitRecord) -> list[Any]:
+    diverged = checkpoint.diverged
+    if diverged is None:
+        return list(checkpoint[:4])
+    return [*checkpoint[:4], [list(diverged.ranks), diverged.tensor, diverged.tensors]]
+
+
+def _read_row(row: list[Any]) -> CommitRecord:
+    step, epoch, manifest, cursors, *more = row
+    diverged = [Divergence(tuple(ranks), tensor, tensors) for ranks, tensor, tensors in more]
+    return CommitRecord(step, epoch, manifest, cursors, *diverged)
+
+
+def _forget_oldest(by_step: dict[int, Any]) -> None:
+    for step in sorted(by_step)[:-MAX_REMEMBERED]:
+        del by_step[step]

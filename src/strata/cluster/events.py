@@ -7,11 +7,55 @@ coordinator sends it to those it is addressed to, after what caused it is durabl
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import islice
 
+from strata.cluster.values import PartReport
 from strata.errors import StrataError
 
 MAX_EVENTS = 10_000
+
+
+class Cause(StrEnum):
+    """What became of a worker, or what else ended a generation."""
+
+    JOINED = "joined"
+    """A worker came, or came back in a new incarnation."""
+    LEFT = "left"
+    """It said goodbye before the run was over."""
+    FINISHED = "finished"
+    """It said goodbye because the run was over."""
+    CRASHED = "crashed"
+    """It said goodbye because of an error."""
+    PREEMPTED = "preempted"
+    """It said goodbye because its machine was taken away."""
+    CHANNEL_LOST = "channel_lost"
+    """Its connection closed without goodbye, and it did not come back: its process died, or the network did."""
+    HUNG = "hung"
+    """Its connection is open, and nothing came in it for as long as a lease lasts; or its own watchdog ended it."""
+    LEASE_ENDED = "lease_ended"
+    """Several workers went at once, in different ways."""
+    REJECTED = "rejected"
+    """The checkpoint that it went on from cannot be restored."""
+    REWOUND = "rewound"
+    """An operator rewound the job."""
+
+    @property
+    def past(self) -> str:
+        """What a worker did that said goodbye for this cause."""
+        words = {
+            Cause.FINISHED: "finished",
+            Cause.CRASHED: "crashed",
+            Cause.PREEMPTED: "was preempted",
+            Cause.HUNG: "hung",
+        }
+        return words.get(self, "left")
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a worker was lost without having said so in time."""
+        return self in (Cause.CRASHED, Cause.CHANNEL_LOST, Cause.HUNG, Cause.LEASE_ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +67,15 @@ class Event:
     worker_id: str | None
     kind: str
     reason: str
+    cause: Cause | None = None
+    # Not compared: a journal of an older version does not keep them, and an event that was replayed is the same event.
+    by: str = field(default="", compare=False)
+    """The name of the token whose command caused it; empty for what time did, and where nobody is asked."""
+    address: str = field(default="", compare=False)
+    """From where that command came."""
+
+
+NOBODY = ("", "")
 
 
 class EventLog:
@@ -30,17 +83,23 @@ class EventLog:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self._first = 0
+        self.following = 0
+        """The number of the next event."""
+        self.by = NOBODY
+        """Whose command is being applied: the name of a token and an address."""
 
     def append(self, event: Event) -> None:
         """Add an event."""
-        self._first += len(self._events) == MAX_EVENTS
+        self.following += 1
+        if self.by is not NOBODY:
+            event = replace(event, by=self.by[0], address=self.by[1])
         self._events.append(event)
 
     def since(self, number: int) -> tuple[int, list[Event]]:
         """Return the events from ``number`` on that are still known, and the number to ask for next."""
-        skip = max(0, number - self._first)
-        return self._first + len(self._events), list(self._events)[skip:]
+        count = min(max(0, self.following - number), len(self._events))
+        newest = list(islice(reversed(self._events), count))
+        return self.following, newest[::-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +112,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationChanged(Effect):
-    """The membership is another one; what belongs to the old one is void."""
+    """The membership is another one; what belongs to the old one is discarded."""
 
     generation: int
     reason: str
+    cause: Cause = Cause.JOINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +124,7 @@ class BarrierReleased(Effect):
     """Everyone is there. ``payloads`` are in the order of ranks, and empty for a plain barrier."""
 
     name: str
+    round: int = 1
     generation: int
     payloads: tuple[bytes, ...]
     waited_s: float
@@ -74,7 +135,17 @@ class BarrierFailed(Effect):
     """The barrier will not be released for those who wait at it now."""
 
     name: str
+    round: int = 1
     error: StrataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWanted(Effect):
+    """Someone waits at a barrier that was released before the coordinator restarted: the addressed worker knows."""
+
+    name: str
+    round: int = 1
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +155,7 @@ class ManifestWanted(Effect):
     step: int
     epoch: int
     generation: int
-    parts: tuple[tuple[str, int, str], ...]
+    reports: tuple[PartReport, ...]
     cursors: str
 
 
@@ -102,3 +173,15 @@ class CheckpointAborted(Effect):
 
     step: int
     reason: str
+
+
+EFFECTS: tuple[type[Effect], ...] = (
+    GenerationChanged,
+    BarrierReleased,
+    BarrierFailed,
+    ReleaseWanted,
+    ManifestWanted,
+    CheckpointCommitted,
+    CheckpointAborted,
+)
+"""Every kind of effect. The wire derives its table from it."""

@@ -7,6 +7,7 @@ every worker says every second belongs into heartbeats.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +39,13 @@ class Entry:
 class Keys:
     """The keys of one job. A token is never used twice for a key while the key is there."""
 
-    def __init__(self, *, max_keys: int) -> None:
+    def __init__(self, *, max_keys: int, check_quota: Callable[[], None] = lambda: None) -> None:
         self._max_keys = max_keys
+        self._check_quota = check_quota
         self._entries: dict[str, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def get(self, key: str) -> KeyValue:
         """Return the value of a key and its token; token 0 says that there is none."""
@@ -67,6 +72,8 @@ class Keys:
                 return KeyValue(is_set=True)
             if entry is None and len(self._entries) >= self._max_keys:
                 raise QuotaExceededError("keys in one job", limit=self._max_keys)
+            if entry is None:
+                self._check_quota()
             others = (each.value for key, each in self._entries.items() if key != command.key)
             if sum(map(len, others)) + len(command.value) > MAX_TOTAL_BYTES:
                 raise QuotaExceededError("bytes in the keys of one job", limit=MAX_TOTAL_BYTES)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.cluster.commands import Goodbye, Heartbeat, RegisterWorker, Vouch, WorkerCommand, WorkerState
+from strata.cluster.commands import Goodbye, Heartbeat, KeepAlive, RegisterWorker, WorkerCommand, WorkerState
+from strata.cluster.events import Cause
+from strata.cluster.values import Incarnation
 from strata.errors import (
+    DuplicateWorkerError,
     IllegalTransitionError,
     JobFullError,
     StaleGenerationError,
     StaleIncarnationError,
     UnknownWorkerError,
+    WorkerActiveError,
 )
 
 S = WorkerState
+# So many processes that were replaced are remembered of each worker, so that none of them can come back.
+MAX_REPLACED = 64
 GONE = frozenset({S.FAILED, S.LEFT})
 _WORKING = frozenset({S.IDLE, S.LOADING_DATA, S.TRAINING, S.CHECKPOINTING, S.RECOVERING})
 # What a worker may say of itself. FAILED and LEFT are said of it, and only a new registration leads out of them.
@@ -41,11 +47,12 @@ class Member:
     gpu_count: int = 0
     memory_bytes: int = 0
     preferred_rank: int | None = None
+    replaced: tuple[str, ...] = ()
     state: WorkerState = S.INITIALIZING
     step: int = 0
     epoch: int = 0
     resources: dict[str, float] = field(default_factory=dict)
-    heard_s: float = 0.0
+    last_seen_s: float = 0.0
     lease_until_s: float = 0.0
     channel_lost: bool = False
 
@@ -59,6 +66,7 @@ class Member:
             "gpu_count": self.gpu_count,
             "memory_bytes": self.memory_bytes,
             "preferred_rank": self.preferred_rank,
+            "replaced": list(self.replaced),
             "state": "failed" if self.state is S.FAILED else "left" if self.state is S.LEFT else "initializing",
         }
 
@@ -84,14 +92,29 @@ class Membership:
         """Return all workers that ever registered, by name."""
         return [self._members[worker_id] for worker_id in sorted(self._members)]
 
-    @property
-    def size(self) -> int:
-        """How many workers ever registered."""
-        return len(self._members)
+    def departed(self) -> list[Member]:
+        """Return the workers that left or failed and are remembered."""
+        if len(self._members) == len(self._present):
+            return []
+        return [member for member in self._members.values() if member.state in GONE]
 
     def is_new(self, worker_id: str) -> bool:
-        """Whether no worker of that name ever registered."""
-        return worker_id not in self._members
+        """Whether no worker of that name is present."""
+        member = self._members.get(worker_id)
+        return member is None or member.state in GONE
+
+    def forget(self, workers: tuple[tuple[str, str], ...]) -> list[str]:
+        """Forget workers that are gone; return which."""
+        gone = [
+            worker_id
+            for worker_id, incarnation in workers
+            if (member := self._members.get(worker_id)) is not None
+            and member.incarnation == incarnation
+            and member.state in GONE
+        ]
+        for worker_id in gone:
+            del self._members[worker_id]
+        return gone
 
     def ids(self) -> tuple[str, ...]:
         """Return the names of the workers present, in the order of their ranks."""
@@ -102,11 +125,13 @@ class Membership:
         return max(0, self.min_workers - len(self._present))
 
     def register(self, command: RegisterWorker, *, now_s: float) -> tuple[Member, bool]:
-        """Take a worker in; return it, and whether the membership changed."""
+        """Take a worker in; return it, and whether the membership changed. Of two processes the newer one counts."""
         known = self._members.get(command.worker_id)
         if known is not None and known.incarnation == command.incarnation and known.state not in GONE:
             self._renew(known, now_s)
             return known, False
+        if known is not None:
+            check_successor(command, known)
         others = len(self._present) - (known is not None and known.state not in GONE)
         if self.max_workers is not None and others >= self.max_workers:
             raise JobFullError(command.job_id, command.worker_id, max_workers=self.max_workers)
@@ -118,6 +143,7 @@ class Membership:
             gpu_count=command.gpu_count,
             memory_bytes=command.memory_bytes,
             preferred_rank=command.preferred_rank,
+            replaced=() if known is None else _replaced_by(command.incarnation, known),
         )
         self._members[command.worker_id] = member
         self._renew(member, now_s)
@@ -130,18 +156,24 @@ class Membership:
             self._change()
         return member, True
 
+    def hear(self, command: WorkerCommand, *, now_s: float) -> None:
+        """Renew the lease of whoever sends anything; what does not come from a member is ignored."""
+        member = self._members.get(command.worker_id)
+        if member is not None and member.incarnation == command.incarnation and member.state not in GONE:
+            self._renew(member, now_s)
+
     def heartbeat(self, command: Heartbeat, *, now_s: float) -> Member:
-        """Note a sign of life and what the worker says of itself."""
+        """Renew the lease, and note what the worker says of itself."""
         member = self.check(command)
+        self._renew(member, now_s)
         if command.state is not member.state:
             if command.state not in TRANSITIONS[member.state]:
                 raise IllegalTransitionError(command.worker_id, current=member.state, wanted=command.state)
             member.state = command.state
         member.step, member.epoch, member.resources = command.step, command.epoch, command.resources
-        self._renew(member, now_s)
         return member
 
-    def vouch(self, command: Vouch, *, now_s: float) -> None:
+    def keep_alive(self, command: KeepAlive, *, now_s: float) -> None:
         """Renew the lease of a worker that cannot speak; without its channel only by the grace, for it may be dead."""
         member = self.check(command)
         renewed_s = now_s + (self._grace_s if member.channel_lost else self._lease_s)
@@ -156,9 +188,9 @@ class Membership:
 
     def leave(self, command: Goodbye) -> bool:
         """Let a worker go; return whether it was there."""
-        return self._remove([(command.worker_id, command.incarnation)], S.LEFT)
+        return self._remove((Incarnation(command.worker_id, command.incarnation),), S.LEFT)
 
-    def fail(self, workers: tuple[tuple[str, str], ...]) -> bool:
+    def fail(self, workers: tuple[Incarnation, ...]) -> bool:
         """Declare workers dead, all in one generation; return whether any was there."""
         return self._remove(workers, S.FAILED)
 
@@ -166,9 +198,26 @@ class Membership:
         """Return the workers whose lease has ended."""
         return [member for member in self.present() if member.lease_until_s < now_s]
 
+    def judge(self, silent: list[Member]) -> tuple[Cause, str]:
+        """Say in which way workers whose lease has ended were lost."""
+        lost = [member.channel_lost for member in silent]
+        if all(lost):
+            words = f"its connection closed without goodbye, and it did not come back in {self._grace_s:g} s"
+            return Cause.CHANNEL_LOST, words
+        if not any(lost):
+            return Cause.HUNG, f"silent for {self._lease_s:g} s on an open connection"
+        return Cause.LEASE_ENDED, "some closed their connections without goodbye, and some fell silent"
+
     def begin_anew(self) -> None:
         """Begin a generation of the same workers, who are to restore again."""
         self.generation += 1
+
+    def delay(self, seconds: float, *, now_s: float) -> None:
+        """Put the end of all leases off, for time in which this coordinator did not run and could hear nobody."""
+        for member in self.present():
+            # At most a whole lease: who was heard since the pause has one already.
+            put_off_s = min(member.lease_until_s + seconds, now_s + self._lease_s)
+            member.lease_until_s = max(put_off_s, now_s + self._grace_s)
 
     def restart_leases(self, *, now_s: float) -> None:
         """Start every lease anew, after a restart of the coordinator: silence until now proves nothing."""
@@ -203,10 +252,11 @@ class Membership:
         self.generation = record["generation"]
         self.min_workers, self.max_workers = record["min_workers"], record["max_workers"]
         for row in record["members"]:
-            self._members[row["worker_id"]] = Member(**{**row, "state": WorkerState(row["state"])})
+            changed = {"state": WorkerState(row["state"]), "replaced": tuple(row["replaced"])}
+            self._members[row["worker_id"]] = Member(**{**row, **changed})
         self._sort()
 
-    def _remove(self, workers: list[tuple[str, str]] | tuple[tuple[str, str], ...], state: WorkerState) -> bool:
+    def _remove(self, workers: tuple[Incarnation, ...], state: WorkerState) -> bool:
         found = [
             member
             for worker_id, incarnation in workers
@@ -221,7 +271,7 @@ class Membership:
         return bool(found)
 
     def _renew(self, member: Member, now_s: float) -> None:
-        member.heard_s, member.channel_lost = now_s, False
+        member.last_seen_s, member.channel_lost = now_s, False
         member.lease_until_s = now_s + self._lease_s
 
     def _change(self) -> None:
@@ -254,3 +304,57 @@ def deal_ranks(wishes: dict[str, int]) -> dict[str, int]:
         if worker_id not in placed:
             ranks[worker_id] = next(free)
     return ranks
+
+
+def check_successor(command: RegisterWorker, known: Member) -> None:
+    """Raise unless this registration comes after the one that is known.
+
+    An incarnation is ``process.life``: a process that was declared dead joins again in its next life, and a process
+    that was replaced by another one never comes back, whatever it still sends. A process that is heard for the first
+    time counts as newer, unless it says that it was started earlier; clocks differ, so it is not sent away for that
+    while the other one may be dead, but waits until its lease has ended.
+    """
+    process, life = split_incarnation(command.incarnation)
+    known_process, known_life = split_incarnation(known.incarnation)
+    if process == known_process:
+        if life <= known_life:
+            raise StaleIncarnationError(command.worker_id, command.incarnation, state=known.state)
+        return
+    if process in known.replaced:
+        raise DuplicateWorkerError(command.job_id, command.worker_id)
+    if _is_older(process, known_process):
+        if known.state is S.LEFT:
+            raise DuplicateWorkerError(command.job_id, command.worker_id)
+        if known.state is not S.FAILED:
+            raise WorkerActiveError(command.job_id, command.worker_id)
+
+
+def new_incarnation(started_at_ms: int, token: str) -> str:
+    """Return the first incarnation of a process: when it was started, by its own clock, and a token of its own."""
+    return f"{started_at_ms}-{token}.1"
+
+
+def started_ms(process: str) -> int | None:
+    """Return when a process says that it was started, if it says so."""
+    started, dash, _ = process.partition("-")
+    return int(started) if dash and started.isdecimal() else None
+
+
+def split_incarnation(incarnation: str) -> tuple[str, int]:
+    """Return the process and the life of an incarnation; one without a number is in its first life."""
+    process, _, life = incarnation.rpartition(".")
+    return (process, int(life)) if process and life.isdecimal() else (incarnation, 0)
+
+
+def _is_older(process: str, other: str) -> bool:
+    """Whether a process says that it was started before another one did; equal or unknown times say nothing."""
+    started, other_started = started_ms(process), started_ms(other)
+    return started is not None and other_started is not None and started < other_started
+
+
+def _replaced_by(incarnation: str, known: Member) -> tuple[str, ...]:
+    """Return the processes that may not come back now. A newer one whose name an older one took, may."""
+    process, known_process = split_incarnation(incarnation)[0], split_incarnation(known.incarnation)[0]
+    if process == known_process or _is_older(process, known_process):
+        return known.replaced
+    return (*known.replaced, known_process)[-MAX_REPLACED:]

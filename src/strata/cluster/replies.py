@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strata.cluster.commits import CommitProgress, Committed
-from strata.cluster.seat import Seat
+from strata.cluster.commits import CommitProgress
+from strata.cluster.events import Effect
+from strata.cluster.values import CommitRecord, RankInfo
 from strata.sharding.cursor import Spans
 
 
@@ -15,7 +16,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seated:
+class _Ranked:
     """Where the worker stands, as flat fields because the wire has them so. The job runs when ``waits_for`` is 0."""
 
     rank: int
@@ -24,20 +25,20 @@ class _Seated:
     waits_for: int
 
     @property
-    def seat(self) -> Seat:
+    def rank_info(self) -> RankInfo:
         """The worker's place among the others."""
-        return Seat(self.rank, self.world_size, self.generation)
+        return RankInfo(self.rank, self.world_size, self.generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered(_Seated):
+class Registered(_Ranked):
     """The worker is in."""
 
     lease_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard(_Seated):
+class HeartbeatReply(_Ranked):
     """The sign of life was noted; a generation other than the worker's own means: restore and go on in that one."""
 
 
@@ -45,11 +46,11 @@ class Heard(_Seated):
 class RestorePoint:
     """Where the generation goes on: a checkpoint, or the beginning."""
 
-    checkpoint: Committed | None
+    checkpoint: CommitRecord | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hand:
+class ShardLease:
     """Rows (shard, start, stop) of an epoch, in the order in which to read them; if global, of all workers."""
 
     spans: Spans
@@ -64,4 +65,5 @@ class KeyValue:
     is_set: bool = False
 
 
-Reply = Done | Registered | Heard | RestorePoint | CommitProgress | Hand | KeyValue
+Reply = Done | Registered | HeartbeatReply | RestorePoint | CommitProgress | ShardLease | KeyValue
+Answer = tuple[Reply, list[Effect]]

@@ -7,46 +7,53 @@ all traffic of a large job, so here they cost a third of the general way.
 from __future__ import annotations
 
 from strata.cluster import commands as c
-from strata.cluster.commands import JobCommand, WorkerState
+from strata.cluster.commands import Command, WorkerState
 from strata.cluster.events import Effect
-from strata.cluster.replies import Done, Heard, Registered, Reply
+from strata.cluster.replies import Done, HeartbeatReply, Registered, Reply
+from strata.cluster.values import WorkerAccount
 from strata.errors import StrataError
-from strata.wire import PROTOCOL, convert
+from strata.wire import PROTOCOL, codec, convert
 from strata.wire._generated import coordinator_pb2 as pb
 
-_STATES = {str(state): state for state in WorkerState} | {"": WorkerState.IDLE}
-# The answer to every heartbeat of one rank is the same until the membership changes; only its number differs.
-_heard: dict[Heard, bytes] = {}
+_STATES = {str(state): state for state in WorkerState}
+# The answer to every heartbeat of one rank is the same value until the membership changes; only its number differs. By
+# identity, because to compare them costs more.
+_heartbeat_replies: dict[int, tuple[HeartbeatReply, bytes]] = {}
 MAX_KEPT = 20_000
+_SMALL = [bytes((value,)) for value in range(0x80)]
 _DONE = pb.Reply(done=pb.Done()).SerializeToString()
 
 
-def read_command(message: pb.Command) -> JobCommand:
+def read_command(message: pb.Command) -> Command:
     """Return the command of a message, or raise ValueError."""
     kind = message.WhichOneof("kind")
     if kind == "heartbeat":
         beat = message.heartbeat
         state = _STATES.get(beat.state)
+        if state is None and not beat.HasField("state"):
+            state = WorkerState.IDLE
         if state is not None:
             return c.Heartbeat(
-                job_id=beat.job_id or "default",
+                job_id=beat.job_id or ("" if beat.HasField("job_id") else "default"),
                 worker_id=beat.worker_id,
                 incarnation=beat.incarnation,
                 state=state,
                 step=beat.step,
                 epoch=beat.epoch,
                 resources=dict(beat.resources) if beat.resources else {},
+                account=codec.read(WorkerAccount, beat.account) if beat.HasField("account") else None,
             )
     if kind == "arrive_at_barrier":
         arrival = message.arrive_at_barrier
         return c.ArriveAtBarrier(
-            job_id=arrival.job_id or "default",
+            job_id=arrival.job_id or ("" if arrival.HasField("job_id") else "default"),
             worker_id=arrival.worker_id,
             incarnation=arrival.incarnation,
             generation=arrival.generation,
             name=arrival.name,
+            round=arrival.round if arrival.HasField("round") else 1,
             expected=arrival.expected if arrival.HasField("expected") else None,
-            timeout_s=arrival.timeout_s or c.BARRIER_TIMEOUT_S,
+            timeout_s=arrival.timeout_s if arrival.HasField("timeout_s") else c.BARRIER_TIMEOUT_S,
             payload=arrival.payload if arrival.HasField("payload") else None,
         )
     return convert.command_from_message(message)
@@ -54,15 +61,17 @@ def read_command(message: pb.Command) -> JobCommand:
 
 def write_reply(number: int, reply: Reply | StrataError, *, channel_url: str) -> bytes:
     """Return the frame of a reply; one to a registration also says where the channel is."""
+    if type(reply) is HeartbeatReply:
+        kept = _heartbeat_replies.get(id(reply))
+        if kept is None:
+            if len(_heartbeat_replies) >= MAX_KEPT:
+                _heartbeat_replies.clear()
+            kept = reply, convert.reply_to_message(0, reply).SerializeToString()
+            # It is kept with its content, so nothing else has its identity.
+            _heartbeat_replies[id(reply)] = kept
+        return _number(number, kept[1])
     if type(reply) is Done:
         return _number(number, _DONE)
-    if type(reply) is Heard:
-        content = _heard.get(reply)
-        if content is None:
-            if len(_heard) >= MAX_KEPT:
-                _heard.clear()
-            content = _heard[reply] = convert.reply_to_message(0, reply).SerializeToString()
-        return _number(number, content)
     message = convert.reply_to_message(number, reply)
     if type(reply) is Registered:
         message.registered.channel_url = channel_url
@@ -72,7 +81,9 @@ def write_reply(number: int, reply: Reply | StrataError, *, channel_url: str) ->
 
 def write_shards(number: int, shards: bytes) -> bytes:
     """Return the frame of a reply with shards that were encoded before."""
-    return _number(number, b"\x4a" + _varint(len(shards)) + shards)
+    # Joined in one go: it is copied once.
+    head = b"\x08" + _varint(number) + b"\x4a" + _varint(len(shards))
+    return b"".join((b"\x0a", _varint(len(head) + len(shards)), head, shards))
 
 
 def write_effect(effect: Effect) -> bytes:
@@ -90,7 +101,9 @@ def _number(number: int, content: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     if value < 0x80:
-        return bytes((value,))
+        return _SMALL[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
 from strata.cluster import Cluster
-from strata.errors import UnknownWorkerError
+from strata.cluster.ledger.deals import LARGE_SHARDS
+from strata.coordinator.dispatcher import Dispatcher
+from strata.coordinator.flow import MAX_ANSWER_BYTES
+from strata.errors import QuotaExceededError, StrataError, UnknownWorkerError
+from strata.sharding import Assignment, DatasetParams
 from strata.wire._generated import coordinator_pb2 as pb
 
 MAX_KEPT_BYTES = 32 << 20
+# So many shards are encoded at a time: a few megabytes of scratch memory, however many there are.
+SLICE_SHARDS = 1 << 14
 _Key = tuple[int, str, str, str, int]
+Tell = Callable[[bytes | StrataError], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """A worker's whole shards of an epoch, which nobody changes."""
+
+    key: _Key
+    assignment: Assignment
+    params: DatasetParams
+    worker_id: str
+    epoch: int
+
+    def encode(self) -> bytes:
+        """Return a DataShards with the shards in the order in which the worker reads them."""
+        order = self.params.order(epoch=self.epoch)
+        shards = self.assignment.shards_of(self.worker_id)
+        shards = shards[np.argsort(order.ranks_of(shards))]
+        parts = [pb.DataShards(total_shards=order.num_shards).SerializeToString()]
+        size_bytes = 0
+        for at in range(0, len(shards), SLICE_SHARDS):
+            some = shards[at : at + SLICE_SHARDS]
+            starts = some * self.params.shard_size
+            parts.append(_encode_rows(some, starts, starts + order.lengths_of(some)))
+            size_bytes += len(parts[-1])
+            if size_bytes > MAX_ANSWER_BYTES:
+                what = f"bytes in one answer about {len(shards)} shards, which LeaseShards gives in pieces,"
+                raise QuotaExceededError(what, limit=MAX_ANSWER_BYTES)
+        return b"".join(parts)
 
 
 class ShardLookups:
@@ -18,10 +57,63 @@ class ShardLookups:
     def __init__(self) -> None:
         self._cluster: Cluster | None = None
         self._kept: dict[_Key, bytes] = {}
+        self._encoding: dict[_Key, list[Tell]] = {}
         self._kept_bytes = 0
 
-    def find(self, cluster: Cluster, question: pb.GetDataShard) -> bytes:
-        """Return an encoded DataShards: a worker's whole shards of an epoch, in the order in which it reads them."""
+    def answer(
+        self, dispatcher: Dispatcher, question: pb.GetDataShard, tell: Tell, *, is_wanted: Callable[[], bool]
+    ) -> None:
+        """Tell an encoded DataShards, or why there is none, when all that it rests on is durable."""
+        if (not_leader := dispatcher.refuse()) is not None:
+            tell(not_leader)
+            return
+        if dispatcher.is_settled and (kept := self._find_kept(dispatcher.cluster, question)) is not None:
+            tell(kept)
+            return
+
+        def ask_again(error: StrataError | None) -> None:
+            if error is not None:
+                tell(error)
+            elif is_wanted():
+                self.answer(dispatcher, question, tell, is_wanted=is_wanted)
+
+        job_id = question.job_id or "default"
+        if dispatcher.heavy.prepare(dispatcher.cluster, job_id, question.dataset_id, None, ask_again):
+            return
+
+        def encode(found: bytes | Lookup | StrataError) -> None:
+            if not isinstance(found, Lookup):
+                tell(found)
+            elif is_wanted():
+                self._encode(dispatcher, found, tell)
+
+        dispatcher.look(lambda cluster: self._find(cluster, question), encode)
+
+    def _find_kept(self, cluster: Cluster, question: pb.GetDataShard) -> bytes | None:
+        """Return an answer that was given before, which is what nearly all questions get."""
+        job_id = question.job_id or "default"
+        if cluster is not self._cluster or not question.worker_id or job_id not in cluster:
+            return None
+        generation = cluster.job(job_id).membership.generation
+        return self._kept.get((generation, job_id, question.dataset_id, question.worker_id, question.epoch))
+
+    def _encode(self, dispatcher: Dispatcher, lookup: Lookup, tell: Tell) -> None:
+        """Encode a large answer in a thread, once for all who wait for it."""
+        if lookup.key in self._encoding:
+            self._encoding[lookup.key].append(tell)
+            return
+        self._encoding[lookup.key] = [tell]
+
+        def keep_and_tell(answer: bytes | StrataError) -> None:
+            if isinstance(answer, bytes):
+                self._keep(lookup.key, answer)
+            for waiting in self._encoding.pop(lookup.key):
+                waiting(answer)
+
+        dispatcher.heavy.start(lookup.encode, keep_and_tell)
+
+    def _find(self, cluster: Cluster, question: pb.GetDataShard) -> bytes | Lookup:
+        """Return the answer, or for a large dataset what is to be encoded in a thread."""
         if cluster is not self._cluster:
             # It was replayed after the journal refused, and may count the same generations anew.
             self._cluster, self._kept_bytes = cluster, 0
@@ -33,23 +125,47 @@ class ShardLookups:
         worker_id = question.worker_id or workers[question.rank]
         key = job.membership.generation, job.job_id, question.dataset_id, worker_id, question.epoch
         answer = self._kept.get(key)
-        if answer is None:
-            assignment = job.ledger.assignment(question.dataset_id, workers)
-            params = job.ledger.datasets[question.dataset_id]
-            order = params.order(epoch=question.epoch)
-            shards = assignment.shards_of(worker_id)
-            reply = pb.DataShards(total_shards=order.num_shards)
-            for shard in shards[np.argsort(order.ranks_of(shards))].tolist():
-                start = shard * params.shard_size
-                end = min(start + params.shard_size, params.total_samples)
-                reply.shards.add(shard_id=shard, start_index=start, end_index=end)
-            answer = reply.SerializeToString()
-            self._keep(key, answer)
+        if answer is not None:
+            return answer
+        assignment = job.ledger.assignment(question.dataset_id, workers)
+        lookup = Lookup(key, assignment, job.ledger.datasets[question.dataset_id], worker_id, question.epoch)
+        if assignment.num_shards >= LARGE_SHARDS:
+            return lookup
+        answer = lookup.encode()
+        self._keep(key, answer)
         return answer
 
     def _keep(self, key: _Key, answer: bytes) -> None:
         if self._kept_bytes + len(answer) > MAX_KEPT_BYTES:
             self._kept.clear()
             self._kept_bytes = 0
-        self._kept[key] = answer
-        self._kept_bytes += len(answer)
+        if len(answer) <= MAX_KEPT_BYTES and key not in self._kept:
+            self._kept[key] = answer
+            self._kept_bytes += len(answer)
+
+
+def _encode_rows(*columns: npt.NDArray[np.int64]) -> bytes:
+    """Return repeated DataShard messages, field 2 of DataShards, with one row of numbers each, as protobuf writes them.
+
+    Ten million Python objects would take ten seconds.
+    """
+    numbers = np.stack(columns, axis=1).astype(np.uint64)
+    rows, fields = numbers.shape
+    shifts = np.arange(10, dtype=np.uint64) * np.uint64(7)
+    groups = numbers[:, :, None] >> shifts  # what is left of each number before each of its bytes
+    lengths = np.maximum((groups != 0).sum(axis=2), 1)
+    # A row: the tag and the length of the message, then the tag and up to ten bytes of each field.
+    cells = np.zeros((rows, 2 + fields * 11), dtype=np.uint8)
+    used = np.zeros(cells.shape, dtype=np.bool_)
+    cells[:, 0] = 0x12
+    cells[:, 1] = lengths.sum(axis=1) + fields
+    used[:, :2] = True
+    for field in range(fields):
+        begin = 2 + field * 11
+        cells[:, begin] = (field + 1) << 3
+        used[:, begin] = True
+        place = np.arange(10)
+        more = (place + 1 < lengths[:, field, None]).astype(np.uint8) << np.uint8(7)
+        cells[:, begin + 1 : begin + 11] = (groups[:, field] & np.uint64(0x7F)).astype(np.uint8) | more
+        used[:, begin + 1 : begin + 11] = place < lengths[:, field, None]
+    return cells[used].tobytes()

@@ -1,4 +1,4 @@
-"""The built dashboard, served as static files.
+"""The dashboard: the built page as static files, and the standalone server of `strata dashboard`.
 
-Its React source is in /dashboard at the root of the repository; no Python logic lives here.
+Its React source is in /dashboard at the root of the repository; ``make dashboard`` builds it into ``static``.
 """

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from strata.data.dataset import Dataset, open_dataset
-    from strata.data.position import merge_states
+    from strata.data.loading.merging import merge_states
 
 __all__ = ["Dataset", "merge_states", "open_dataset"]
 
-_HOMES = {"Dataset": "dataset", "merge_states": "position", "open_dataset": "dataset"}
+_HOMES = {"Dataset": "dataset", "merge_states": "loading.merging", "open_dataset": "dataset"}
 
 
 def __getattr__(name: str) -> Any:

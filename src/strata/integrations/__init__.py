@@ -1,4 +1,4 @@
-"""Bridges to what users have: torch (DCP, StatefulDataLoader, torchrun), JAX, Lightning, Transformers.
+"""Bridges to other frameworks: torch (DCP, StatefulDataLoader, torchrun), JAX, Lightning, Transformers.
 
 Each bridge fits a foreign interface to Strata's own; no logic of Strata lives here, and no bridge imports
 another.

@@ -12,7 +12,6 @@ round may take to appear: 60).
 from __future__ import annotations
 
 import json
-import pickle
 import random
 import time
 import uuid
@@ -28,11 +27,12 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousTimeout,
 )
 
-from strata.client.keys import get_key, set_key
+from strata.client.unary import get_key, set_key
 from strata.clock import backoff_s
 from strata.cluster.replies import KeyValue
 from strata.config import load_settings
-from strata.errors import CoordinatorLostError, JournalUnavailableError, StrataError
+from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
+from strata.integrations.torch_state import UnsafeStateError, dump_state, load_state
 
 T = TypeVar("T")
 POLL_S = 0.1
@@ -109,18 +109,18 @@ class CoordinatorBackend(RendezvousBackend):
         return None if known is None else (*known, False)
 
     def _read(self, found: KeyValue) -> tuple[bytes, int] | None:
-        run, state = found.value[:_RUN_BYTES], found.value[_RUN_BYTES:]
-        if run != self.run and self._is_over(state):
+        run = found.value[:_RUN_BYTES]
+        try:
+            rendezvous = load_state(found.value[_RUN_BYTES:])
+        except UnsafeStateError as error:
+            raise RendezvousStateError(f"the state of run {self.keys.run_id!r} is not torch's: {error}") from error
+        if run != self.run and self._is_over(rendezvous):
             self._over = found.token
             return None
         self.run, self._over = run, None
-        return state, found.token
+        return dump_state(rendezvous), found.token
 
-    def _is_over(self, state: bytes) -> bool:
-        try:
-            rendezvous = pickle.loads(state)  # noqa: S301 - torch wrote it, and loads it itself in the next line
-        except (pickle.PickleError, AttributeError, EOFError, ImportError) as error:
-            raise RendezvousStateError(f"the state of run {self.keys.run_id!r} is not torch's") from error
+    def _is_over(self, rendezvous: Any) -> bool:
         silent_since = datetime.now(UTC) - timedelta(seconds=self._silence_s)
         heard: list[datetime] = list(rendezvous.last_heartbeats.values())
         return bool(rendezvous.closed) and all(at < silent_since for at in heard)
@@ -196,7 +196,7 @@ class _Keys:
         while True:
             try:
                 return ask()
-            except (CoordinatorLostError, JournalUnavailableError) as error:
+            except (CoordinatorLostError, JournalUnavailableError, NotLeaderError) as error:
                 if time.monotonic() > deadline_s:
                     raise RendezvousConnectionError(str(error)) from error
             except StrataError as error:

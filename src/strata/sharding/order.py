@@ -20,8 +20,10 @@ from strata.sharding.hashing import U64, mix_integers, spread
 from strata.sharding.permutation import MAX_COUNT, Ints, permute, unpermute
 
 GLOBAL_WINDOW_SHARDS = 16
-# Up to this many shards, their order is kept once it was computed: looking a few up costs more to compute.
+# Up to this many shards, their order is kept once it was computed: looking a few up costs more to compute. The same
+# goes for the samples of a small epoch.
 _TABLE_SHARDS = 4_096
+_TABLE_SAMPLES = 4_096
 
 
 class DataOrder(StrEnum):
@@ -106,14 +108,22 @@ class EpochOrder:
 
     def samples_of(self, shard: int, start: int = 0, stop: int | None = None) -> Ints:
         """Return the samples of a shard in the order of this epoch, or [start, stop) of them; as ``begins_of``."""
-        (length,) = self.lengths_of(np.array([shard]))
-        begin = self.begins_of(self.ranks_of(np.array([shard])))
-        return self.samples_at(begin + np.arange(start, length if stop is None else min(stop, length)))
+        assert self.window_shards == 1
+        length = self.shard_size - (self._missing if shard == self.num_shards - 1 else 0)
+        places = np.arange(start, length if stop is None else min(stop, length))
+        if self.shuffle:
+            # A window is this shard: what ``samples_at`` does for any positions is little for these.
+            key = spread(self._window_key, self.ranks_of(np.array([shard])))[0]
+            places = permute(places, length, int(key))
+        return shard * self.shard_size + places
 
     def samples_at(self, positions: Ints) -> Ints:
         """Return the sample that stands at each position."""
         if not self.shuffle:
             return positions
+        return self._compute_samples(positions) if self.total_samples > _TABLE_SAMPLES else self._table[positions]
+
+    def _compute_samples(self, positions: Ints) -> Ints:
         windows = self._windows_at(positions)
         mixed = self._mix(positions - self._begins(windows), windows, permute)
         slots, offsets = np.divmod(mixed, self.shard_size)
@@ -173,6 +183,11 @@ class EpochOrder:
             self._short_slot,
             places - (in_short & (places > self._short_place)),
         )
+
+    @cached_property
+    def _table(self) -> Ints:
+        """The samples of the whole epoch."""
+        return self._compute_samples(np.arange(self.total_samples))
 
     @cached_property
     def _shard_key(self) -> int:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from strata.errors import DamagedRecordError
 from strata.sharding.permutation import Ints
+
+# Up to here a list of numbers is short enough, and can be read by people.
+_MANY_RUNS = 256
+# More is not a set that anyone wrote, but text that grows without end.
+_MAX_RUNS_BYTES = 1 << 30
 
 
 class RangeSet:
@@ -73,21 +80,33 @@ class RangeSet:
         last = int(np.searchsorted(self._starts, stop, side="left"))
         return RangeSet(np.maximum(self._starts[first:last], start), np.minimum(self._stops[first:last], stop))
 
-    def to_runs(self) -> list[int]:
-        """Return the set as alternating lengths of what is not in it and what is, from 0 on."""
+    def first(self, runs: int) -> RangeSet:
+        """Return the first ``runs`` runs of the set."""
+        return RangeSet(self._starts[:runs], self._stops[:runs])
+
+    def to_runs(self) -> list[int] | str:
+        """Return the set as alternating lengths of what is not in it and what is, from 0 on; many of them as text.
+
+        Many runs come from many shards, whose lengths repeat: as compressed text they take a tenth of a list.
+        """
         edges = np.empty(2 * len(self._starts), dtype=np.int64)
         edges[0::2], edges[1::2] = self._starts, self._stops
-        runs: list[int] = np.diff(edges, prepend=0).tolist()
-        return runs
+        runs = edges.copy()
+        runs[1:] -= edges[:-1]
+        if len(runs) > _MANY_RUNS:
+            return base64.b64encode(zlib.compress(runs.astype("<i8").tobytes(), 9)).decode()
+        listed: list[int] = runs.tolist()
+        return listed
 
     @classmethod
     def from_runs(cls, runs: object) -> RangeSet:
         """Return the set that :meth:`to_runs` wrote, or raise DamagedRecordError."""
-        if not isinstance(runs, list) or len(runs) % 2 or not all(type(run) is int for run in runs):
+        found = _unpack(runs) if isinstance(runs, str) else runs
+        if not isinstance(found, list) or len(found) % 2 or not all(type(run) is int for run in found):
             raise DamagedRecordError("range set", "it is not a list of pairs of whole numbers")
-        if any(run < 1 for run in runs[1:]) or any(run < 0 for run in runs[:1]) or sum(runs) >= 2**63:
+        if any(run < 1 for run in found[1:]) or any(run < 0 for run in found[:1]) or sum(found) >= 2**63:
             raise DamagedRecordError("range set", "its runs are not in ascending order")
-        edges = np.cumsum(np.array(runs, dtype=np.int64))
+        edges = np.cumsum(np.array(found, dtype=np.int64))
         return cls(edges[0::2], edges[1::2])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -105,3 +124,15 @@ class RangeSet:
         shown = ", ".join(f"{start}-{stop}" for start, stop in list(self)[:4])
         more = f", and {len(self._starts) - 4} more runs" if len(self._starts) > 4 else ""
         return f"RangeSet({shown}{more})"
+
+
+def _unpack(text: str) -> list[int]:
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(base64.b64decode(text, validate=True), _MAX_RUNS_BYTES)
+        runs: list[int] = np.frombuffer(data, "<i8").tolist()
+    except (ValueError, zlib.error) as error:
+        raise DamagedRecordError("range set", f"its text cannot be read ({error})") from error
+    if not stream.eof:
+        raise DamagedRecordError("range set", "its text is cut off")
+    return runs

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from strata.storage.azure import AzureStorage
-    from strata.storage.gcs import GCSStorage
-    from strata.storage.local import LocalStorage
+    from strata.storage.local.local_storage import LocalStorage
     from strata.storage.memory import MemoryStorage
-    from strata.storage.object import ObjectStorage
+    from strata.storage.object.azure import AzureStorage
+    from strata.storage.object.gcs import GCSStorage
+    from strata.storage.object.object_storage import ObjectStorage
+    from strata.storage.object.retry import RetryPolicy
+    from strata.storage.object.s3 import S3Storage
     from strata.storage.protocol import ObjectInfo, ObjectWriter, Storage
-    from strata.storage.retry import RetryPolicy
-    from strata.storage.s3 import S3Storage
     from strata.storage.url import open_storage, storage_from_env
 
 __all__ = [
@@ -36,15 +36,15 @@ __all__ = [
 
 # Resolved on first use: importing this package loads neither obstore nor NumPy.
 _HOMES = {
-    "AzureStorage": "azure",
-    "GCSStorage": "gcs",
-    "LocalStorage": "local",
+    "AzureStorage": "object.azure",
+    "GCSStorage": "object.gcs",
+    "LocalStorage": "local.local_storage",
     "MemoryStorage": "memory",
     "ObjectInfo": "protocol",
-    "ObjectStorage": "object",
+    "ObjectStorage": "object.object_storage",
     "ObjectWriter": "protocol",
-    "RetryPolicy": "retry",
-    "S3Storage": "s3",
+    "RetryPolicy": "object.retry",
+    "S3Storage": "object.s3",
     "Storage": "protocol",
     "open_storage": "url",
     "storage_from_env": "url",

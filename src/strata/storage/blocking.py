@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from strata.errors import (
+    CorruptObjectError,
     InvalidKeyError,
     ObjectNotFoundError,
     StorageError,
@@ -19,7 +20,7 @@ from strata.errors import (
     StoragePermissionError,
     StorageUnavailableError,
 )
-from strata.storage.directory import BACKEND
+from strata.storage.local.directory import BACKEND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,6 +60,20 @@ def translating(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise translate_os_error(error, path, time.monotonic() - started_s) from error
+
+
+def is_of_one_object(error: StorageError) -> bool:
+    """Whether a read failed because of this object alone, so that others in the same store may be fine.
+
+    An object that is gone, short, a link, behind a bad block or not ours to read is such a failure. A store that is
+    away or does not know us is not, and neither is a machine without memory or file descriptors.
+    """
+    if isinstance(error, ObjectNotFoundError | CorruptObjectError | InvalidKeyError):
+        return True
+    cause = error.__cause__
+    if error.backend != BACKEND or not isinstance(cause, OSError):
+        return False
+    return cause.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOTCONN, errno.ESTALE)
 
 
 def translate_os_error(error: OSError, path: str, elapsed_s: float) -> StorageError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from strata.clock import Clock, SystemClock
 from strata.errors import ObjectExistsError, ObjectNotFoundError
-from strata.storage.keys import check_key, check_prefix
+from strata.storage.object_keys import check_key, check_prefix
 from strata.storage.protocol import (
     ObjectInfo,
     PieceGuard,
@@ -53,6 +53,10 @@ class MemoryStorage:
 
     def __repr__(self) -> str:
         return f"MemoryStorage({len(self._objects)} objects)"
+
+    @property
+    def local_files(self) -> None:
+        """It has no files."""
 
     async def write(self, path: str, data: Buffer) -> None:
         """Put the object in place, over any older one."""
@@ -98,7 +102,7 @@ class MemoryStorage:
                 yield ObjectInfo(path, len(found.data), found.modified_s, _etag(found.data))
 
     @asynccontextmanager
-    async def writer(self, path: str) -> AsyncIterator[_MemoryWriter]:
+    async def writer(self, path: str, *, size_bytes: int | None = None) -> AsyncIterator[_MemoryWriter]:
         """Collect the pieces, and publish them when the block ends normally."""
         writer = _MemoryWriter(check_key(path))
         yield writer

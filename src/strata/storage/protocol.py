@@ -1,6 +1,6 @@
 """What every store promises. One test class holds each backend to it.
 
-Keys are checked by :mod:`strata.storage.keys`. Errors are those of :mod:`strata.errors` under StorageError;
+Keys are checked by :mod:`strata.storage.object_keys`. Errors are those of :mod:`strata.errors` under StorageError;
 each names the object and what to do. A key that is both an object and the directory of others is not
 portable: object stores have it, file systems cannot.
 """
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from strata.errors import CorruptObjectError, ObjectChangedError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from contextlib import AbstractAsyncContextManager
+    import threading
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from typing_extensions import Buffer
 
@@ -70,6 +71,29 @@ class PieceGuard:
             )
 
 
+class BlockingReader(Protocol):
+    """Reads many pieces of few objects from any thread; see :meth:`LocalFiles.open_files`."""
+
+    def read_into(self, path: str, view: memoryview, start: int, stop: threading.Event) -> None:
+        """Fill the view from ``start``, or raise."""
+        ...
+
+
+class LocalFiles(Protocol):
+    """What a store can do whose objects are files of this machine, for callers with threads of their own."""
+
+    async def write_behind(self, path: str, data: Buffer, wait_ready: Callable[[int], None]) -> None:
+        """As :meth:`Storage.write`, but ``data`` may still be filled, front to back, while its beginning is written.
+
+        ``wait_ready(end)`` is called in other threads; it returns when the first ``end`` bytes are final.
+        """
+        ...
+
+    def open_files(self) -> AbstractContextManager[BlockingReader]:
+        """Lend blocking reads, for callers that use what they read on the spot."""
+        ...
+
+
 @runtime_checkable
 class Storage(Protocol):
     """A place for objects. Whatever dies, a reader sees a whole object or none, and never a mix of two.
@@ -78,6 +102,11 @@ class Storage(Protocol):
     store itself does. A write that raised or was cancelled left the old object, or none, or the whole new
     one. When a call ends, however it ends, the buffer that it was given is no longer in use.
     """
+
+    @property
+    def local_files(self) -> LocalFiles | None:
+        """The faster ways of a store on this machine; None for any other. A wrapper passes on what it wraps."""
+        ...
 
     async def write(self, path: str, data: Buffer) -> None:
         """Put the object in place, over any older one: atomic and durable."""
@@ -120,8 +149,8 @@ class Storage(Protocol):
         """
         ...
 
-    def writer(self, path: str) -> AbstractAsyncContextManager[ObjectWriter]:
-        """Write one object piece by piece, in bounded memory.
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractAsyncContextManager[ObjectWriter]:
+        """Write one object piece by piece, in bounded memory; ``size_bytes`` says how much will come, if that is known.
 
         Leaving the block normally publishes the object like :meth:`write`; leaving it by an exception or by
         cancellation leaves nothing behind.

@@ -21,25 +21,29 @@ ERROR_TRAILER = "strata-error-bin"
 # What a client in another language sees first. The first class that fits counts, so that a subclass can differ.
 STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (errors.JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (errors.UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (errors.AccessDeniedError, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.UnknownTenantError, grpc.StatusCode.NOT_FOUND),
+    (errors.UnknownTokenError, grpc.StatusCode.NOT_FOUND),
+    (errors.TenantExistsError, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.TokenExistsError, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.NotLeaderError, grpc.StatusCode.UNAVAILABLE),
     (errors.UnknownJobError, grpc.StatusCode.NOT_FOUND),
     (errors.UnknownWorkerError, grpc.StatusCode.NOT_FOUND),
     (errors.UnknownDatasetError, grpc.StatusCode.NOT_FOUND),
     (errors.DatasetConflictError, grpc.StatusCode.ALREADY_EXISTS),
     (errors.StepTakenError, grpc.StatusCode.ALREADY_EXISTS),
-    (errors.StaleIncarnationError, grpc.StatusCode.ABORTED),
-    (errors.StaleGenerationError, grpc.StatusCode.ABORTED),
-    (errors.GenerationChangedError, grpc.StatusCode.ABORTED),
-    (errors.OutOfOrderError, grpc.StatusCode.ABORTED),
+    (errors.MembershipError, grpc.StatusCode.ABORTED),
     (errors.BarrierCancelledError, grpc.StatusCode.CANCELLED),
     (errors.BarrierTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (errors.JobFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.QuotaExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.PayloadTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (errors.InvalidIdError, grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.ClusterError, grpc.StatusCode.FAILED_PRECONDITION),
     (StrataError, grpc.StatusCode.FAILED_PRECONDITION),
 )
+# Where an exception keeps what add_note gave it.
+NOTES = "__notes__"
 _VALUES = {"MissingWorker": errors.MissingWorker, "ConfigProblem": errors.ConfigProblem}
 
 
@@ -49,9 +53,11 @@ def status_of(error: Exception) -> grpc.StatusCode:
 
 
 def to_error(error: StrataError) -> pb.Error:
-    """Return the message of an error."""
-    fields = json.dumps(vars(error), default=_plain)
-    return pb.Error(kind=type(error).__name__, message=str(error), fields=fields)
+    """Return the message of an error: its declared fields, and the notes that were added to it."""
+    fields = errors.fields_of(error)
+    if notes := getattr(error, NOTES, None):
+        fields[NOTES] = notes
+    return pb.Error(kind=type(error).__name__, message=str(error), fields=json.dumps(fields, default=_plain))
 
 
 def from_error(message: pb.Error) -> StrataError:
@@ -59,7 +65,9 @@ def from_error(message: pb.Error) -> StrataError:
     kind = getattr(errors, message.kind, None)
     if not isinstance(kind, type) or not issubclass(kind, StrataError):
         return StrataError(f"{message.kind}: {message.message}")
-    return errors.revive(kind, (message.message,), json.loads(message.fields or "{}", object_hook=_rich))
+    sent = json.loads(message.fields or "{}", object_hook=_rich)
+    known = (*errors.field_names(kind), NOTES)
+    return errors.revive(kind, (message.message,), {name: sent[name] for name in known if name in sent})
 
 
 def _plain(value: Any) -> Any:

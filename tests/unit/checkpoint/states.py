@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from strata.checkpoint.dtypes import DTYPES
-
 # What NumPy knows by itself.
-ELEMENTS = [name for name in DTYPES if name != "bfloat16" and not name.startswith("float8")]
+ELEMENTS = ["bool", "float16", "float32", "float64", "complex64", "complex128", "datetime64[ns]", "timedelta64[s]"]
+ELEMENTS += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 KEYS = st.one_of(
     st.text(max_size=8),
     st.sampled_from(["a.b", "a", "b", "a/b", "", "__metadata__", "ключ", "\ud800", "a.b#2", "\x00"]),
@@ -37,13 +37,27 @@ def same(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
+        factories = getattr(left, "default_factory", None) is getattr(right, "default_factory", None)
+        return factories and list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple | deque):
+        lengths = getattr(left, "maxlen", None) == getattr(right, "maxlen", None) and len(left) == len(right)
+        return lengths and all(map(same, left, right))
     if isinstance(left, np.ndarray | np.generic):
         return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    if type(left).__module__.startswith("torch"):
+        return _same_torch(left, right)
+    if isinstance(left, complex):
+        return same(left.real, right.real) and same(left.imag, right.imag)
     if isinstance(left, float):
         return (math.isnan(left) and math.isnan(right)) or (
             left == right and math.copysign(1, left) == math.copysign(1, right)
         )
-    return bool(left == right)
+    return bool((left == right).all() if hasattr(left, "shape") else left == right)
+
+
+def _same_torch(left: Any, right: Any) -> bool:
+    import torch
+
+    alike: bool = left.dtype == right.dtype and left.shape == right.shape and left.requires_grad == right.requires_grad
+    pair = [each.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for each in (left, right)]
+    return alike and torch.equal(pair[0].view(torch.uint8), pair[1].view(torch.uint8))

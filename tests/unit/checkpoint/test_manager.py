@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from strata.checkpoint import CheckpointManager, SaveHandle
+from strata.checkpoint import CheckpointManager, RetentionPolicy, SaveHandle, SavePolicy
+from strata.checkpoint.format import kinds
+from strata.checkpoint.save.progress import SaveProgress
 from strata.errors import (
     CheckpointBusyError,
+    CheckpointError,
     CheckpointExistsError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     ConfigError,
-    DamagedCheckpointError,
     StorageFullError,
     StrataError,
     UnchangedStateWarning,
-    UnknownFormatError,
     UnsavableStateError,
 )
 from strata.storage import MemoryStorage
@@ -64,14 +66,6 @@ def stored(storage: MemoryStorage, path: str) -> bytes:
     return storage._objects[f"default/checkpoints/{path}"].data
 
 
-def tamper(storage: MemoryStorage, path: str, data: bytes) -> None:
-    asyncio.run(MemoryStorage.write(storage, f"default/checkpoints/{path}", data))
-
-
-def flip(data: bytes, position: int) -> bytes:
-    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
-
-
 @given(state=STATES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_state_comes_back_exactly(state: Any) -> None:
@@ -92,24 +86,25 @@ def test_step_epoch_metadata_and_cursors_come_back(manager: CheckpointManager) -
     assert manager.list_checkpoints() == [7]
 
 
-def test_a_hundred_thousand_tiny_tensors_come_back(manager: CheckpointManager) -> None:
-    state = {f"t{number}": np.array([number], np.int32) for number in range(100_000)}
+def test_very_many_tiny_tensors_come_back(manager: CheckpointManager) -> None:
+    count = min(100_000, 400 * settings.default.max_examples)
+    state = {f"t{number}": np.array([number], np.int32) for number in range(count)}
     manager.save(state, 1)
     back = manager.load().data
     assert len(back) == len(state)
-    assert all(back[f"t{number}"][0] == number for number in range(0, 100_000, 997))
+    assert all(back[f"t{number}"][0] == number for number in range(0, count, 997))
 
 
-async def test_save_async_takes_bytes_and_returns_when_they_are_staged(
+async def test_save_async_takes_bytes_and_returns_when_they_are_committed(
     manager: CheckpointManager, storage: GatedStorage
 ) -> None:
     storage.gate.clear()
-    handle = await manager.save_async(b"model", step=1000)
-    assert not handle.done()
-    assert handle.bytes_total == 5
+    saving = asyncio.create_task(manager.save_async(b"model", step=1000))
+    _, waiting = await asyncio.wait({saving}, timeout=0.05)
+    assert waiting == {saving}
     storage.gate.set()
-    info = await handle
-    assert info.step == 1000
+    info = await saving
+    assert (info.step, info.committed) == (1000, True)
     assert (await manager.load_async()).data == b"model"
     assert stored(storage, "step_1000/model.bin") == b"model"
 
@@ -174,7 +169,7 @@ def test_old_checkpoints_stay_until_the_new_one_is_committed(storage: GatedStora
 def test_a_busy_manager_waits_skips_or_fails_as_it_was_told(storage: GatedStorage) -> None:
     state = {"w": np.ones(2)}
     for policy in ("skip", "fail"):
-        with CheckpointManager(storage=storage, when_busy=policy, job_id=policy) as manager:
+        with CheckpointManager(storage=storage, saving=SavePolicy(when_busy=policy), job_id=policy) as manager:
             storage.gate.clear()
             first = manager.save_background(state, 1)
             if policy == "skip":
@@ -188,7 +183,7 @@ def test_a_busy_manager_waits_skips_or_fails_as_it_was_told(storage: GatedStorag
                     manager.save_background(state, 2)
             storage.gate.set()
             first.result(30)
-    with CheckpointManager(storage=storage, wait_timeout_s=0.01, job_id="wait") as manager:
+    with CheckpointManager(storage=storage, saving=SavePolicy(wait_timeout_s=0.01), job_id="wait") as manager:
         storage.gate.clear()
         first = manager.save_background(state, 1)
         late = manager.save_background(state, 2)
@@ -229,7 +224,7 @@ def test_a_state_that_did_not_change_since_the_last_step_is_warned_of(manager: C
 
 def test_a_step_is_saved_once_and_the_first_stays(manager: CheckpointManager) -> None:
     manager.save({"w": np.ones(2)}, 1)
-    with pytest.raises(CheckpointExistsError, match="step 1 is committed already"):
+    with pytest.raises(CheckpointExistsError, match="step 1 is already committed"):
         manager.save({"w": np.zeros(2)}, 1)
     assert manager.load(1).data["w"][0] == 1
 
@@ -240,9 +235,15 @@ def test_a_step_is_saved_once_and_the_first_stays(manager: CheckpointManager) ->
         ({"step": -1}, "step=-1"),
         ({"step": 1.5}, "step=1.5"),
         ({"step": True}, "step=True"),
+        ({"step": {"w": np.ones(10_000)}}, "step is of type dict; use a whole number"),
         ({"step": 1, "epoch": -1}, "epoch=-1"),
         ({"step": 1, "metadata": {"loss": float("nan")}}, "metadata must be JSON"),
         ({"step": 1, "metadata": ["x"]}, "metadata must be a dict"),
+        ({"step": 2**63}, "below 2"),
+        ({"step": 1, "epoch": 2**63}, "epoch=.*below 2"),
+        ({"step": 1, "generation": 2**63}, "generation=.*below 2"),
+        ({"step": 1, "metadata": {"deep": functools.reduce(lambda inner, _: [inner], range(300))}}, "levels deep"),
+        ({"step": 1, "cursors": {"halves": "\ud83d\ude00"}}, "cursors must be JSON: .*surrogates"),
         ({"step": 1, "part": 2, "parts": 2}, "part=2 must be below parts=2"),
     ],
 )
@@ -252,6 +253,16 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=problem):
         manager.save({"w": np.ones(2)}, **arguments)
     assert not storage._objects
+
+
+def test_a_manifest_that_could_not_be_read_is_never_committed(
+    manager: CheckpointManager, storage: GatedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "MAX_DIMS", 3)
+    monkeypatch.setattr("strata.checkpoint.format.kinds.check_tensor", lambda value: None)
+    with pytest.raises(CheckpointError, match="step 1 was not committed, for it could not be read"):
+        manager.save({"w": np.ones((1, 1, 1, 1))}, 1)
+    assert manager.latest() is None
 
 
 def test_an_object_that_cannot_be_saved_is_named_before_anything_is_written(
@@ -273,97 +284,6 @@ def test_nothing_there_is_an_error_that_says_so(manager: CheckpointManager) -> N
         manager.load(2)
 
 
-PART = "model-00001-of-00001.safetensors"
-
-
-def test_damage_is_never_returned_and_load_falls_back_to_the_newest_good_one(
-    manager: CheckpointManager, storage: GatedStorage
-) -> None:
-    """torchtitan#4011: nothing tells a damaged checkpoint from a good one."""
-    for step in (1, 2, 3):
-        manager.save({"a": np.full(10, step), "b": np.full(2_000_000, step)}, step)
-    good = stored(storage, f"step_3/{PART}")
-    tamper(storage, f"step_3/{PART}", flip(good, len(good) - 1))
-    with pytest.raises(DamagedCheckpointError) as caught:
-        manager.load(3)
-    error = caught.value
-    assert (error.part, error.tensor) == (f"step_3/{PART}", "b")
-    assert (error.start, error.end) == (12 << 20, len(good))
-    restored = manager.load()
-    assert restored.step == 2
-    assert restored.data["b"][-1] == 2
-    assert [type(each) for each in restored.skipped] == [DamagedCheckpointError]
-
-
-@pytest.mark.parametrize("damage", ["cut", "gone", "swapped", "longer"])
-def test_a_part_that_was_cut_lost_or_swapped_is_found(
-    manager: CheckpointManager, storage: GatedStorage, damage: str
-) -> None:
-    manager.save({"w": np.zeros(5000)}, 1)
-    manager.save({"w": np.ones(5000)}, 2)
-    path = f"step_2/{PART}"
-    match damage:
-        case "cut":
-            tamper(storage, path, stored(storage, path)[:-1])
-        case "gone":
-            del storage._objects[f"default/checkpoints/{path}"]
-        case "swapped":
-            tamper(storage, path, stored(storage, f"step_1/{PART}"))
-        case "longer":
-            # More bytes than the manifest knows of are not read, and do no harm.
-            tamper(storage, path, stored(storage, path) + b"x")
-            assert manager.load().step == 2
-            return
-    with pytest.raises(DamagedCheckpointError, match=PART):
-        manager.load(2)
-    assert manager.load().step == 1
-
-
-def test_a_manifest_that_was_cut_or_belongs_elsewhere_is_found(
-    manager: CheckpointManager, storage: GatedStorage
-) -> None:
-    manager.save({"w": np.zeros(5)}, 1)
-    manager.save({"w": np.ones(5)}, 2)
-    good = stored(storage, "step_2/metadata.json")
-    tamper(storage, "step_2/metadata.json", good[:-3])
-    with pytest.raises(DamagedCheckpointError, match=r"metadata\.json"):
-        manager.load(2)
-    assert manager.load().step == 1
-    assert manager.list_checkpoints() == [1]
-    tamper(storage, "step_2/metadata.json", stored(storage, "step_1/metadata.json"))
-    with pytest.raises(DamagedCheckpointError, match="manifest of step 1"):
-        manager.load(2)
-
-
-def test_a_manifest_of_a_newer_version_is_neither_damage_nor_skipped(
-    manager: CheckpointManager, storage: GatedStorage
-) -> None:
-    manager.save({"w": np.zeros(5)}, 1)
-    newer = stored(storage, "step_1/metadata.json").replace(b'"version":1', b'"version":2')
-    manager.save({"w": np.ones(5)}, 2)
-    tamper(storage, "step_2/metadata.json", newer)
-    with pytest.raises(UnknownFormatError, match="update Strata"):
-        manager.load()
-    assert manager.prune() == []
-
-
-def test_when_all_are_damaged_the_newest_damage_is_raised(manager: CheckpointManager, storage: GatedStorage) -> None:
-    for step in (1, 2):
-        manager.save({"w": np.full(5, step)}, step)
-        tamper(storage, f"step_{step}/{PART}", b"")
-    with pytest.raises(DamagedCheckpointError, match="step 2 is damaged"):
-        manager.load()
-
-
-def test_a_dead_save_of_the_same_step_does_not_get_in_the_way(
-    manager: CheckpointManager, storage: GatedStorage
-) -> None:
-    tamper(storage, f"step_1/{PART}", b"half of a part")
-    manager.save({"w": np.ones(5)}, 1)
-    assert manager.load(1).data["w"][0] == 1
-    assert stored(storage, f"step_1/{PART}") == b"half of a part"
-
-
 def test_a_closed_manager_refuses_work_and_has_finished_what_was_pending(storage: GatedStorage) -> None:
     manager = CheckpointManager(storage=storage)
     handle = manager.save_background({"w": np.ones(5)}, 1)
@@ -379,7 +299,7 @@ async def test_a_cancelled_save_async_does_not_read_the_state_any_more(storage: 
     with CheckpointManager(storage=storage) as manager:
         storage.gate.clear()
         weights = np.ones(5)
-        await manager.save_async({"w": weights}, 1)
+        manager.save_background({"w": weights}, 1)
         # Waits for the slot in its thread, is cancelled there, and still ends before it raises.
         task = asyncio.create_task(manager.save_async({"w": weights * 2}, 2))
         await asyncio.sleep(0)
@@ -392,9 +312,14 @@ async def test_a_cancelled_save_async_does_not_read_the_state_any_more(storage: 
 
 
 def test_wrong_settings_are_refused() -> None:
-    for wrong in ({"max_pending": 0}, {"when_busy": "panic"}, {"keep_count": 0}, {"keep_every": 0}, {"ttl_s": -1}):
-        with pytest.raises(ValueError):
-            CheckpointManager(storage=MemoryStorage(), **wrong)  # type: ignore[arg-type]
+    for wrong in ({"max_pending": 0}, {"when_busy": "panic"}, {"full_every": 0}, {"on_divergence": "ignore"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            SavePolicy(**wrong)  # type: ignore[arg-type]
+    for kept in ({"keep_count": 0}, {"keep_every": 0}, {"ttl_s": -1}):
+        with pytest.raises(ValueError, match=next(iter(kept))):
+            RetentionPolicy(**kept)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"RetentionPolicy\(keep_count=...\)"):
+        CheckpointManager(storage=MemoryStorage(), keep_count=2, retention=RetentionPolicy())
     with pytest.raises(StrataError):
         CheckpointManager(storage=MemoryStorage(), job_id="a/b")
     with pytest.raises(ConfigError, match="backend='tape'"):
@@ -405,13 +330,13 @@ def test_wrong_settings_are_refused() -> None:
 
 def test_a_handle_tells_how_far_a_local_save_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    note = SaveHandle.note_bytes
+    note = SaveProgress.note_bytes
 
-    def watch(handle: SaveHandle, done: int) -> None:
-        note(handle, done)
-        seen.append(handle.bytes_done)
+    def watch(progress: SaveProgress, done: int) -> None:
+        note(progress, done)
+        seen.append(progress.bytes_done)
 
-    monkeypatch.setattr(SaveHandle, "note_bytes", watch)
+    monkeypatch.setattr(SaveProgress, "note_bytes", watch)
     with CheckpointManager(tmp_path) as manager:
         handle = manager.save_background({"w": np.ones(40 << 20, np.uint8)}, 1)
         handle.result()

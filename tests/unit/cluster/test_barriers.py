@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from strata.cluster import Limits
+from strata.cluster import Limits, barriers
 from strata.cluster import commands as c
 from strata.cluster import events as e
-from strata.cluster.barriers import MAX_PAYLOAD_BYTES, MAX_RELEASED_BYTES
+from strata.cluster.barriers import MAX_PAYLOAD_BYTES, MAX_RELEASED, MAX_RELEASED_BYTES
+from strata.cluster.values import Meeting
 from strata.errors import (
     BarrierCancelledError,
     BarrierTimeoutError,
     GenerationChangedError,
     PayloadTooLargeError,
     QuotaExceededError,
+    StaleGenerationError,
 )
 from tests.unit.cluster.conftest import Bench
 
@@ -66,6 +68,30 @@ def test_a_payload_has_a_limit(bench: Bench) -> None:
     arrive(bench, "a", payload=bytes(MAX_PAYLOAD_BYTES))
     with pytest.raises(PayloadTooLargeError, match="1048577 bytes are too many for exchange 'big'"):
         arrive(bench, "b", name="big", payload=bytes(MAX_PAYLOAD_BYTES + 1))
+
+
+def test_a_meeting_that_brings_more_together_than_a_frame_carries_fails_for_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(barriers, "MAX_MEETING_BYTES", 10)
+    arrive(bench, "a", payload=bytes(5))
+    (failed,) = arrive(bench, "b", payload=bytes(6))
+    assert isinstance(failed, e.BarrierFailed)
+    assert failed.to == ("a", "b")
+    assert "11 bytes are too many for exchange 'epoch', which allows 10 in all" in str(failed.error)
+    assert bench.job.barriers.open() == []
+
+
+def test_what_waits_at_all_barriers_has_a_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(barriers, "MAX_WAITING_BYTES", 10)
+    for name in ("x", "y"):
+        arrive(bench, "a", name=name, payload=bytes(5))
+    for name in ("x", "z"):
+        with pytest.raises(QuotaExceededError, match="no more than 10 bytes that wait at the open barriers"):
+            arrive(bench, "b", name=name, payload=bytes(1))
+    for worker_id in "bc":
+        arrive(bench, worker_id, name="x")
+    arrive(bench, "a", name="z", payload=bytes(5))
 
 
 def test_fewer_participants_can_be_expected(bench: Bench) -> None:
@@ -145,3 +171,82 @@ def test_what_was_exchanged_is_forgotten_before_it_fills_the_memory(bench: Bench
     assert arrive(bench, "a", "0", payload=payload) == [], "it is as new"
     bench.pass_time(10_000)
     assert bench.job.barriers.open() == []
+
+
+def test_the_second_meeting_under_one_name_waits_for_everyone_again(bench: Bench) -> None:
+    for worker in "abc":
+        arrive(bench, worker)
+    assert arrive(bench, "a", round=2) == []
+    assert arrive(bench, "b", round=2) == []
+    (released,) = arrive(bench, "c", round=2)
+    assert isinstance(released, e.BarrierReleased)
+    assert (released.name, released.round) == ("epoch", 2)
+
+
+def bring(bench: Bench, worker: str, released: e.BarrierReleased) -> list[e.Effect]:
+    fields = {"name": released.name, "round": released.round, "payloads": released.payloads, "waited_s": 0.0}
+    effects: list[e.Effect] = bench.say(c.BringRelease, worker, **fields)[1]
+    return effects
+
+
+@pytest.mark.parametrize("offers_first", [True, False])
+def test_a_release_that_one_worker_was_told_of_reaches_the_others_through_a_restart(
+    bench: Bench, offers_first: bool
+) -> None:
+    """The coordinator died between telling a and telling the others: a is at the next meeting, they at the last one."""
+    for worker in "abc":
+        arrive(bench, worker, payload=worker.encode())
+    (told,) = arrive(bench, "a", payload=b"a")
+    assert isinstance(told, e.BarrierReleased)
+    again = bench.restarted()
+
+    def offer() -> list[e.Effect]:
+        effects: list[e.Effect] = again.say(c.OfferReleases, "a", meetings=(Meeting("epoch", 1),))[1]
+        return effects
+
+    first = offer() if offers_first else arrive(again, "b", payload=b"b")
+    assert first == []
+    (wanted,) = arrive(again, "b", payload=b"b") if offers_first else offer()
+    assert isinstance(wanted, e.ReleaseWanted)
+    assert (wanted.to, wanted.name, wanted.round) == (("a",), "epoch", 1)
+    (released,) = bring(again, "a", told)
+    assert isinstance(released, e.BarrierReleased)
+    assert (released.to, released.payloads) == (("b",), (b"a", b"b", b"c"))
+    (late,) = arrive(again, "c", payload=b"c")
+    assert isinstance(late, e.BarrierReleased)
+    assert (late.to, late.payloads) == (("c",), (b"a", b"b", b"c"))
+    assert bring(again, "a", told) == []
+
+
+def test_a_wish_for_a_release_that_got_lost_is_repeated_with_the_next_arrival(bench: Bench) -> None:
+    again = bench.restarted()
+    again.say(c.OfferReleases, "a", meetings=(Meeting("epoch", 1),))
+    for _ in range(2):
+        (wanted,) = arrive(again, "b")
+        assert isinstance(wanted, e.ReleaseWanted)
+
+
+def test_however_much_is_offered_the_newest_offers_are_known(bench: Bench) -> None:
+    again = bench.restarted()
+    for number in range(MAX_RELEASED + 1):
+        again.say(c.OfferReleases, "a", meetings=(Meeting("epoch", number + 1),))
+    assert arrive(again, "b", round=1) == []
+    (wanted,) = arrive(again, "b", round=MAX_RELEASED + 1)
+    assert isinstance(wanted, e.ReleaseWanted)
+
+
+def test_an_offer_of_another_generation_is_refused(bench: Bench) -> None:
+    with pytest.raises(StaleGenerationError):
+        bench.say(c.OfferReleases, "a", generation=bench.generation - 1, meetings=(Meeting("epoch", 1),))
+
+
+def test_a_pause_of_the_coordinator_puts_the_end_of_a_barrier_off(bench: Bench) -> None:
+    arrive(bench, "a", timeout_s=5.0)
+    bench.pass_time(1.0)
+    bench.now_s += 30.0
+    assert bench.cluster.due(bench.now_s) == []
+    for worker in "abc":
+        bench.beat(worker)
+    assert bench.pass_time(3.5) == []
+    (failed,) = bench.pass_time(1.0)
+    assert isinstance(failed, e.BarrierFailed)

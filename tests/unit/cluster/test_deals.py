@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from strata.cluster import commands as c
-from strata.cluster.replies import Hand
+from strata.cluster.replies import ShardLease
+from strata.cluster.values import CommitRecord
 from strata.errors import DatasetConflictError, OutOfOrderError
 from strata.sharding import DataOrder
 from tests.unit.cluster.conftest import Bench
@@ -27,9 +28,9 @@ def register(data_order: DataOrder, *, seed: int = 3) -> c.RegisterDataset:
     )
 
 
-def take(bench: Bench, worker: str, ticket: int = 1) -> list[list[int]]:
-    reply = bench.say(c.TakeHand, worker, dataset_id="d", epoch=0, ticket=ticket)[0]
-    assert isinstance(reply, Hand)
+def take(bench: Bench, worker: str, sequence: int = 1) -> list[list[int]]:
+    reply = bench.say(c.LeaseShards, worker, dataset_id="d", epoch=0, sequence=sequence)[0]
+    assert isinstance(reply, ShardLease)
     return reply.spans.tolist()
 
 
@@ -41,7 +42,7 @@ def report(bench: Bench, worker: str, spans: list[list[int]], *, sequence: int =
 def test_every_worker_gets_the_whole_rest_of_the_one_sequence() -> None:
     bench = bench_with(DataOrder.GLOBAL)
     assert take(bench, "a") == take(bench, "b") == [[0, 0, 95]]
-    assert take(bench, "a", ticket=2) == []
+    assert take(bench, "a", sequence=2) == []
 
 
 def test_the_cursor_of_the_one_sequence_is_one_number() -> None:
@@ -61,10 +62,10 @@ def test_progress_outside_of_the_one_sequence_is_refused(row: tuple[int, int, in
 
 def test_shards_on_demand_go_to_whoever_asks() -> None:
     bench = bench_with(DataOrder.DYNAMIC)
-    fast = [take(bench, "a", ticket) for ticket in range(1, 9)]
+    fast = [take(bench, "a", sequence) for sequence in range(1, 9)]
     slow = [take(bench, "b")]
-    rest = [take(bench, "c", ticket) for ticket in (1, 2)]
-    shards = [span[0] for hand in fast + slow + rest for span in hand]
+    rest = [take(bench, "c", sequence) for sequence in (1, 2)]
+    shards = [span[0] for lease in fast + slow + rest for span in lease]
     assert sorted(shards) == list(range(10))
     assert rest[1] == take(bench, "a", 9) == []
 
@@ -78,10 +79,10 @@ def test_the_same_ticket_gives_the_same_shard_also_after_a_restart() -> None:
     assert take(restarted, "a", 2) not in (first, second)
 
 
-def test_a_ticket_cannot_be_left_out() -> None:
+def test_a_lease_sequence_cannot_be_skipped() -> None:
     bench = bench_with(DataOrder.DYNAMIC)
     take(bench, "a")
-    with pytest.raises(OutOfOrderError, match="sent ticket 3 where ticket 2"):
+    with pytest.raises(OutOfOrderError, match="sent sequence 3, but sequence 2"):
         take(bench, "a", 3)
     with pytest.raises(ValueError, match="use 1 or more"):
         take(bench, "a", 0)
@@ -92,9 +93,9 @@ def test_what_a_lost_worker_had_leased_is_leased_anew() -> None:
     lost = take(bench, "c")
     report(bench, "a", take(bench, "a"))
     bench.apply(c.Goodbye(worker_id="c", incarnation="1"))
-    again = [take(bench, "b", ticket) for ticket in range(1, 10)]
+    again = [take(bench, "b", sequence) for sequence in range(1, 10)]
     assert lost in again
-    assert np.unique([span[0] for hand in again for span in hand]).size == 9
+    assert np.unique([span[0] for lease in again for span in lease]).size == 9
 
 
 def test_a_snapshot_does_not_grow_with_the_shards_that_were_dealt() -> None:
@@ -114,7 +115,7 @@ def test_a_dataset_that_only_a_checkpoint_knows_becomes_known_by_it() -> None:
     report(bench, "a", [[0, 0, 30]])
     cursors = bench.job.ledger.cut(1)
     fresh = Bench()
-    fresh.apply(c.AdoptCheckpoints(checkpoints=((1, 0, "m", cursors),)))
+    fresh.apply(c.AdoptCheckpoints(checkpoints=(CommitRecord(1, 0, "m", cursors),)))
     fresh.join("a")
     fresh.say(c.AskRestorePoint, "a")
     assert take(fresh, "a") == [[0, 30, 95]]
@@ -126,7 +127,7 @@ def test_a_checkpoint_of_other_data_is_not_restored() -> None:
     bench = bench_with(DataOrder.GLOBAL)
     report(bench, "a", [[0, 0, 30]])
     other = bench_with(DataOrder.STICKY)
-    other.apply(c.AdoptCheckpoints(checkpoints=((1, 0, "m", bench.job.ledger.cut(1)),)))
+    other.apply(c.AdoptCheckpoints(checkpoints=(CommitRecord(1, 0, "m", bench.job.ledger.cut(1)),)))
     for _ in range(2):
-        with pytest.raises(DatasetConflictError, match="is registered with"):
+        with pytest.raises(DatasetConflictError, match="is already registered with"):
             other.say(c.AskRestorePoint, "a")

@@ -9,7 +9,8 @@ import pytest
 
 from strata.cluster import Cluster
 from strata.cluster import commands as c
-from strata.cluster.replies import Hand
+from strata.cluster.replies import ShardLease
+from strata.cluster.values import PartReport
 from strata.errors import (
     DamagedRecordError,
     DatasetConflictError,
@@ -29,9 +30,9 @@ def bench() -> Bench:
     return bench
 
 
-def hand(bench: Bench, worker: str) -> np.ndarray:
-    reply = bench.say(c.TakeHand, worker, dataset_id="d", epoch=0)[0]
-    assert isinstance(reply, Hand)
+def lease(bench: Bench, worker: str) -> np.ndarray:
+    reply = bench.say(c.LeaseShards, worker, dataset_id="d", epoch=0)[0]
+    assert isinstance(reply, ShardLease)
     return reply.spans
 
 
@@ -42,25 +43,25 @@ def report(bench: Bench, worker: str, sequence: int, spans: Any, step: int = 1) 
 
 def consume_all(bench: Bench, sequence: int = 1) -> None:
     for worker in bench.job.membership.ids():
-        report(bench, worker, sequence, hand(bench, worker))
+        report(bench, worker, sequence, lease(bench, worker))
 
 
 def samples_in(ranges: RangeSet) -> list[int]:
     return [sample for start, stop in ranges for sample in range(start, stop)]
 
 
-def test_hands_are_disjoint_and_together_all_samples(bench: Bench) -> None:
-    hands = [hand(bench, worker) for worker in "abc"]
-    shards = np.concatenate([spans[:, 0] for spans in hands])
+def test_leases_are_disjoint_and_together_all_samples(bench: Bench) -> None:
+    leases = [lease(bench, worker) for worker in "abc"]
+    shards = np.concatenate([spans[:, 0] for spans in leases])
     assert sorted(shards.tolist()) == list(range(10))
-    assert sum((spans[:, 2] - spans[:, 1]).sum() for spans in hands) == 95
+    assert sum((spans[:, 2] - spans[:, 1]).sum() for spans in leases) == 95
 
 
-def test_a_hand_is_the_same_whenever_it_is_asked_for_in_a_generation(bench: Bench) -> None:
-    first = hand(bench, "a")
+def test_a_lease_is_the_same_whenever_it_is_asked_for_in_a_generation(bench: Bench) -> None:
+    first = lease(bench, "a")
     report(bench, "a", 1, first[:1])
-    assert np.array_equal(hand(bench, "a"), first)
-    assert np.array_equal(hand(bench.restarted(), "a"), first)
+    assert np.array_equal(lease(bench, "a"), first)
+    assert np.array_equal(lease(bench.restarted(), "a"), first)
 
 
 def test_an_epoch_that_everyone_finished_passes_the_audit(bench: Bench) -> None:
@@ -73,16 +74,16 @@ def test_the_audit_lists_exactly_what_is_missing_and_what_is_repeated(bench: Ben
     report(bench, "a", 1, [(4, 0, 10)])
     report(bench, "b", 1, [(4, 8, 10), (9, 0, 5)])
     audit = bench.job.ledger.audit("d", 0)
-    assert samples_in(audit.repeated) == sorted(order.samples_of(4, 8, 10).tolist())
+    assert samples_in(audit.repeated.named) == sorted(order.samples_of(4, 8, 10).tolist())
     seen = set(range(40, 50)) | set(range(90, 95))
-    assert samples_in(audit.missing) == sorted(set(range(95)) - seen)
+    assert samples_in(audit.missing.named) == sorted(set(range(95)) - seen)
 
 
 def test_a_report_that_is_sent_twice_counts_once_and_a_gap_is_refused(bench: Bench) -> None:
     report(bench, "a", 1, [(4, 0, 5)])
     report(bench, "a", 1, [(4, 0, 5)])
     assert bench.job.ledger.audit("d", 0).repeated.count == 0
-    with pytest.raises(OutOfOrderError, match="sent report 3 where report 2"):
+    with pytest.raises(OutOfOrderError, match="sent report 3, but report 2"):
         report(bench, "a", 3, [(4, 5, 6)])
     again = bench.restarted()
     report(again, "a", 1, [(4, 0, 5)])
@@ -90,18 +91,18 @@ def test_a_report_that_is_sent_twice_counts_once_and_a_gap_is_refused(bench: Ben
 
 
 def test_what_is_left_is_dealt_anew_in_a_new_generation(bench: Bench) -> None:
-    first = hand(bench, "a")
+    first = lease(bench, "a")
     report(bench, "a", 1, first[:2])
     bench.apply(c.FailWorkers(workers=(("c", "1"),), reason="killed"))
-    hands = [hand(bench, worker) for worker in "ab"]
-    assert sum((spans[:, 2] - spans[:, 1]).sum() for spans in hands) == 95 - (first[:2, 2] - first[:2, 1]).sum()
+    leases = [lease(bench, worker) for worker in "ab"]
+    assert sum((spans[:, 2] - spans[:, 1]).sum() for spans in leases) == 95 - (first[:2, 2] - first[:2, 1]).sum()
 
 
 def test_a_restore_voids_what_was_reported_after_the_checkpoint(bench: Bench) -> None:
-    first = hand(bench, "a")
+    first = lease(bench, "a")
     report(bench, "a", 1, first[:1], step=1)
     for worker in "abc":
-        bench.say(c.AckPart, worker, step=1, epoch=0, part=worker, size_bytes=0, digest="")
+        bench.say(c.ReportPart, worker, step=1, epoch=0, report=PartReport(worker, 0, ""))
     cursors = bench.job.commits.pending[1].cursors
     bench.say(c.ConfirmCommit, "a", step=1, epoch=0, generation=1, manifest="m", cursors=cursors)
     report(bench, "a", 2, first[1:2], step=2)
@@ -112,7 +113,7 @@ def test_a_restore_voids_what_was_reported_after_the_checkpoint(bench: Bench) ->
 
 
 def test_without_a_checkpoint_a_restore_begins_at_the_beginning(bench: Bench) -> None:
-    report(bench, "a", 1, hand(bench, "a"))
+    report(bench, "a", 1, lease(bench, "a"))
     bench.join("c", incarnation="2")
     assert bench.say(c.AskRestorePoint, "b")[0].checkpoint is None
     assert bench.job.ledger.audit("d", 0).missing.count == 95
@@ -125,8 +126,8 @@ def test_all_workers_of_a_generation_get_the_same_restore_point(bench: Bench) ->
 
 
 def test_a_restore_after_data_was_dealt_is_too_late(bench: Bench) -> None:
-    hand(bench, "a")
-    with pytest.raises(RestoreTooLateError, match="its data was dealt already"):
+    lease(bench, "a")
+    with pytest.raises(RestoreTooLateError, match="after data was handed out"):
         bench.say(c.AskRestorePoint, "b")
 
 
@@ -144,20 +145,20 @@ def test_datasets_are_registered_once_and_others_are_unknown(bench: Bench) -> No
     with pytest.raises(DatasetConflictError):
         bench.apply(c.RegisterDataset(dataset_id="d", total_samples=96, shard_size=10))
     with pytest.raises(UnknownDatasetError):
-        bench.say(c.TakeHand, "a", dataset_id="x", epoch=0)
+        bench.say(c.LeaseShards, "a", dataset_id="x", epoch=0)
 
 
 def test_a_snapshot_brings_everything_back_to_the_byte(bench: Bench) -> None:
     consume_all(bench)
     for worker in "ab":
-        bench.say(c.AckPart, worker, step=1, epoch=0, part=worker, size_bytes=0, digest="")
+        bench.say(c.ReportPart, worker, step=1, epoch=0, report=PartReport(worker, 0, ""))
     again = Cluster()
     again.restore(bench.cluster.snapshot())
     assert again.snapshot() == bench.cluster.snapshot()
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
-    with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 1"):
+    with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 2 to 3"):
         Cluster().restore(b'{"version": 9}')
 
 
@@ -167,7 +168,7 @@ def test_samples_that_could_not_be_read_are_remembered_apart(bench: Bench) -> No
     for _ in range(2):
         bench.say(c.SkipSamples, "a", **skip)
     audit = bench.restarted().job.ledger.audit("d", 0)
-    assert (samples_in(audit.skipped), audit.is_exactly_once) == ([20, 21, 22, 23, 24], True)
+    assert (samples_in(audit.skipped.named), audit.is_exactly_once) == ([20, 21, 22, 23, 24], True)
     kinds = [event.kind for event in bench.cluster.events.since(0)[1]]
     assert kinds.count("samples skipped") == 1
     with pytest.raises(ValueError, match="samples 90 to 96 of a dataset that has 95"):
@@ -176,5 +177,5 @@ def test_samples_that_could_not_be_read_are_remembered_apart(bench: Bench) -> No
 
 def test_an_audit_of_an_epoch_that_nobody_began_changes_nothing(bench: Bench) -> None:
     before = bench.job.ledger.cut(1)
-    assert bench.job.ledger.audit("d", 7).missing == RangeSet([0], [95])
+    assert bench.job.ledger.audit("d", 7).missing.named == RangeSet([0], [95])
     assert bench.job.ledger.cut(1) == before

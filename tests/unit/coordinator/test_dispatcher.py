@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from strata.clock import SystemClock
-from strata.cluster import Limits
+from strata.clock import ManualClock, SystemClock
+from strata.cluster import Cluster, Limits
 from strata.cluster import commands as c
-from strata.cluster.events import Effect, GenerationChanged
-from strata.cluster.replies import Heard, Registered
+from strata.cluster.events import Cause, Effect, GenerationChanged
+from strata.cluster.replies import HeartbeatReply, Registered
 from strata.coordinator import dispatcher as module
 from strata.coordinator.dispatcher import Dispatcher
-from strata.coordinator.journal import Entry, MemoryJournal
+from strata.coordinator.journal import MemoryJournal, compaction
+from strata.coordinator.logs import JsonFormatter, TextFormatter
+from strata.coordinator.sharing.turns import Turns
+from strata.coordinator.status import FollowedEvents
 from strata.errors import JournalUnavailableError, StaleIncarnationError
-
-
-class SlowJournal(MemoryJournal):
-    """A journal that waits to be told, and can refuse."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.full = False
-        self.batches: list[int] = []
-
-    def append(self, entries: Sequence[Entry]) -> None:
-        assert self.gate.wait(10)
-        if self.full:
-            raise JournalUnavailableError("/state", "disk is full")
-        self.batches.append(len(entries))
-        super().append(entries)
-
-    def snapshot(self, state: bytes) -> None:
-        if self.full:
-            raise JournalUnavailableError("/state", "disk is full")
-        super().snapshot(state)
+from tests.testbed.pace import stretch
+from tests.testbed.slow_journal import SlowJournal
 
 
 def start(journal: MemoryJournal) -> tuple[Dispatcher, list[Effect]]:
@@ -85,7 +69,7 @@ async def test_a_heartbeat_is_answered_at_once_unless_something_it_could_tell_is
     await joining
     await dispatcher.ask(beat("a"))
     told = answers[1]
-    assert isinstance(told, Heard)
+    assert isinstance(told, HeartbeatReply)
     assert told.generation == 2
 
 
@@ -109,11 +93,12 @@ async def test_after_a_restart_everything_that_was_told_is_still_so() -> None:
         await dispatcher.ask(register(worker))
     again, _ = start(journal)
     assert again.cluster.snapshot() == dispatcher.cluster.snapshot()
-    assert isinstance(await again.ask(beat("b")), Heard)
+    assert isinstance(await again.ask(beat("b")), HeartbeatReply)
 
 
 async def test_snapshots_keep_the_journal_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SNAPSHOT_ENTRIES", 10)
+    monkeypatch.setattr(compaction, "SNAPSHOT_ENTRIES", 10)
+    monkeypatch.setattr(compaction, "SHARE", 0)
     journal = MemoryJournal()
     dispatcher, _ = start(journal)
     for number in range(25):
@@ -121,6 +106,24 @@ async def test_snapshots_keep_the_journal_short(monkeypatch: pytest.MonkeyPatch)
     state, entries = journal.load()
     assert state is not None
     assert len(entries) < 10
+    again, _ = start(journal)
+    assert again.cluster.snapshot() == dispatcher.cluster.snapshot()
+
+
+async def test_a_journal_that_is_always_written_to_is_compacted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SNAPSHOT_ENTRIES", 10)
+    journal = SlowJournal()
+    dispatcher, _ = start(journal)
+
+    async def register_one_after_the_other(name: str) -> None:
+        for number in range(20):
+            await dispatcher.ask(register(f"{name}{number}"))
+
+    # While one waits for the disk, the others have more for the next batch.
+    await asyncio.gather(*(register_one_after_the_other(name) for name in "abc"))
+    state, entries = journal.load()
+    assert state is not None
+    assert len(entries) < 60
     again, _ = start(journal)
     assert again.cluster.snapshot() == dispatcher.cluster.snapshot()
 
@@ -150,7 +153,7 @@ async def test_a_full_disk_refuses_durable_work_keeps_answering_and_recovers(mon
     # Nobody learned of a generation that is not durable, and the cluster has forgotten it.
     assert len(effects) == told
     assert dispatcher.cluster.snapshot() == before
-    assert isinstance(await dispatcher.ask(beat("a")), Heard)
+    assert isinstance(await dispatcher.ask(beat("a")), HeartbeatReply)
     with pytest.raises(JournalUnavailableError):
         await dispatcher.ask(register("d"))
     journal.full = False
@@ -177,3 +180,131 @@ async def test_what_time_demands_is_done_and_journaled() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert isinstance(journal.load()[1][-1][0], c.FailWorkers)
+
+
+def workers_of(cluster: Cluster) -> tuple[str, ...]:
+    return cluster.job("default").membership.ids()
+
+
+async def test_a_question_is_answered_when_what_it_rests_on_is_durable_and_with_nothing_newer() -> None:
+    journal = SlowJournal()
+    dispatcher, _ = start(journal)
+    await dispatcher.ask(register("a"))
+    journal.gate.clear()
+    joining = asyncio.create_task(dispatcher.ask(register("b")))
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(dispatcher.ask_state(workers_of))
+    await asyncio.sleep(0.01)
+    later = asyncio.create_task(dispatcher.ask(register("c")))
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    journal.gate.set()
+    # The answer is of its moment: c may not be durable when it is told.
+    assert await asked == ("a", "b")
+    await asyncio.gather(joining, later)
+
+
+async def test_after_a_failed_write_a_question_is_asked_again_of_what_is_durable() -> None:
+    journal = SlowJournal()
+    dispatcher, _ = start(journal)
+    await dispatcher.ask(register("a"))
+    journal.gate.clear()
+    joining = asyncio.create_task(dispatcher.ask(register("b")))
+    await asyncio.sleep(0)
+    asked = [asyncio.create_task(dispatcher.ask_state(workers_of)) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    asked.append(asyncio.create_task(dispatcher.ask_state(workers_of)))
+    await asyncio.sleep(0.01)
+    journal.full = True
+    journal.gate.set()
+    assert await asyncio.gather(*asked) == [("a",)] * 3
+    with pytest.raises(JournalUnavailableError):
+        await joining
+
+
+async def test_events_are_told_once_when_they_are_durable_also_across_a_failed_write() -> None:
+    journal = SlowJournal()
+    dispatcher, _ = start(journal)
+    followed = FollowedEvents("")
+
+    async def told() -> list[str]:
+        nonlocal followed
+        followed, events = await dispatcher.ask_state(partial(followed.look, once=True))
+        return [event.reason for event in events]
+
+    await dispatcher.ask(register("a"))
+    assert await told() == ["1: a joined"]
+    journal.gate.clear()
+    joining = asyncio.create_task(dispatcher.ask(register("b")))
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(told())
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    journal.full = True
+    journal.gate.set()
+    assert await asked == []
+    with pytest.raises(JournalUnavailableError):
+        await joining
+    journal.full = False
+    while True:
+        try:
+            await dispatcher.ask(register("c"))
+        except JournalUnavailableError:
+            await asyncio.sleep(0.05)
+        else:
+            break
+    assert await told() == ["2: c joined"]
+
+
+async def test_events_have_the_time_of_day_also_after_a_restart() -> None:
+    clock = ManualClock()
+    journal = MemoryJournal()
+    dispatcher = Dispatcher(journal, limits=Limits(), clock=clock, deliver=lambda _: None)
+    clock.advance(5.0)
+    await dispatcher.ask(register("a"))
+    later = ManualClock(wall_s=1_800_000_000.0)
+    again = Dispatcher(journal, limits=Limits(), clock=later, deliver=lambda _: None)
+    for each in (dispatcher, again):
+        (event,) = each.cluster.events.since(0)[1]
+        assert event.at_s == 1_700_000_005.0
+
+
+async def test_joins_and_losses_are_logged_when_they_are_durable(caplog: pytest.LogCaptureFixture) -> None:
+    journal = SlowJournal()
+    dispatcher, _ = start(journal)
+    with caplog.at_level("INFO"):
+        journal.gate.clear()
+        joining = asyncio.create_task(dispatcher.ask(register("a")))
+        await asyncio.sleep(0.01)
+        assert "joined" not in caplog.text
+        journal.gate.set()
+        await joining
+        await dispatcher.ask(c.FailWorkers(workers=(("a", "1"),), reason="silent", cause=Cause.HUNG))
+    joined, failed = [record for record in caplog.records if record.name == "strata.events"]
+    assert (joined.levelname, joined.getMessage()) == ("INFO", "default: generation changed: 1: a joined")
+    assert (failed.levelname, failed.fields["cause"]) == ("WARNING", "hung")  # type: ignore[attr-defined]
+    line = json.loads(JsonFormatter().format(failed))
+    assert (line["job"], line["event"], line["cause"]) == ("default", "generation changed", "hung")
+
+
+def test_a_line_of_the_log_cannot_write_on_the_terminal_as_it_likes() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "\x1b[2J%s", ("two\nlines",), None)
+    assert TextFormatter().format(record).endswith("INFO x: \\x1b[2Jtwo\\nlines")
+
+
+async def test_an_answer_at_once_does_not_overtake_those_that_became_durable_before_it() -> None:
+    due: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+    turns = Turns(due.put_nowait, lambda: 0.0)
+    dispatcher = Dispatcher(MemoryJournal(), limits=Limits(), clock=SystemClock(), deliver=lambda _: None, turns=turns)
+    told: list[str] = []
+    dispatcher.dispatch(register("a"), lambda _: told.append("registered"))
+    async with asyncio.timeout(stretch(10)):
+        work = await due.get()
+        # By a unary call, say, which takes no turn: the registration is durable, and nobody was told of it yet.
+        dispatcher.dispatch(beat("a"), lambda _: told.append("beat"))
+        assert told == []
+        while "beat" not in told:
+            work()
+            if "beat" not in told:
+                work = await due.get()
+    assert told == ["registered", "beat"]

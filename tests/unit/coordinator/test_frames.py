@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strata.cluster import commands as c
 from strata.cluster.commits import CommitProgress
 from strata.cluster.events import BarrierReleased, GenerationChanged
-from strata.cluster.replies import Done, Heard, Registered, Reply
+from strata.cluster.replies import Done, HeartbeatReply, Registered, Reply
 from strata.coordinator.frames import read_command, write_effect, write_reply, write_shards
 from strata.errors import StrataError, UnknownJobError
 from strata.wire import convert
@@ -22,7 +22,7 @@ COUNTS = st.integers(0, 2**40)
 
 @pytest.mark.parametrize("kind", convert.COMMANDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_every_command_is_read_as_the_general_way_reads_it(kind: type[c.JobCommand], data: st.DataObject) -> None:
+def test_every_command_is_read_as_the_general_way_reads_it(kind: type[c.Command], data: st.DataObject) -> None:
     message = convert.command_to_message(data.draw(values(kind)))
     assert read_command(message) == convert.command_from_message(message)
 
@@ -41,7 +41,7 @@ def test_a_state_that_there_is_not_is_refused_as_ever() -> None:
 
 replies = st.one_of(
     st.just(Done()),
-    st.builds(Heard, rank=COUNTS, world_size=COUNTS, generation=COUNTS, waits_for=COUNTS),
+    st.builds(HeartbeatReply, rank=COUNTS, world_size=COUNTS, generation=COUNTS, waits_for=COUNTS),
     st.builds(CommitProgress, phase=st.text(max_size=5), missing=st.tuples(st.text(max_size=5)), reason=st.just("")),
     st.just(UnknownJobError("x", known=["y"])),
 )

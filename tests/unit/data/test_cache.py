@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strata.data.cache import DIGEST_BYTES, Cache
+from strata.data.files.cache import DIGEST_BYTES, Cache
 
 KEY = "ab" * 16
 

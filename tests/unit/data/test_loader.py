@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.data.dataset import Dataset, open_dataset
-from strata.data.position import merge_states
+from strata.data.loading.merging import merge_states
 from strata.errors import CorruptFileError, DamagedRecordError, PositionMismatchError
-from tests.testbed.rows import MemoryRows, refuse_row
+from tests.testbed.data.rows import MemoryRows, refuse_row
+from tests.testbed.pace import stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +45,7 @@ def take(dataset: Dataset, count: int) -> list[int]:
 
 def eventually(is_so: Callable[[], bool]) -> bool:
     """Whether it comes true, in a time that only a machine at a standstill would need."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + stretch(20)
     while not is_so() and time.monotonic() < deadline_s:
         time.sleep(0.005)
     return is_so()
@@ -345,25 +346,38 @@ def test_ranks_of_global_order_at_different_steps_are_not_merged() -> None:
         merge_states([rank.state_dict() for rank in ranks])
 
 
-def test_bad_arguments_are_refused_at_once() -> None:
-    rows = MemoryRows(10)
-    for wrong, message in (
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"order": "random"}, "order is 'random'; use one of sticky, global, dynamic"),
-        ({"to": "cupy"}, "to is 'cupy'"),
-        ({"rank": 2, "world_size": 2}, "rank is 2 of world_size 2"),
-        ({"columns": ["nope"]}, "no column 'nope'; the columns are id, vector"),
-        ({"on_error": "ignore"}, "on_error is 'ignore'"),
-        ({"threads": 0}, "threads is 0"),
-        ({"processes": -1}, "processes is -1"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"global_batch_size": 4}, "is for order='global'"),
-        ({"order": "global", "global_batch_size": 1, "world_size": 2}, "for 2 ranks"),
-        ({"shard_size": 0}, "shard_size is 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            open_dataset(rows, **{"batch_size": 1, **wrong})
-    with pytest.raises(ValueError, match="no rows"):
-        open_dataset(MemoryRows(0), batch_size=1)
-    with pytest.raises(ValueError, match="only a dataset with order='dynamic'"):
-        open_dataset(rows, batch_size=1).split(2)
+@pytest.mark.parametrize("shard_size", [100, 1_000, None])
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+def test_the_state_of_a_million_samples_in_sticky_order_is_below_ten_kilobytes(
+    shard_size: int | None, world_size: int
+) -> None:
+    rows = {"x": np.arange(1_000_000, dtype=np.int32)}
+    with open_dataset(rows, batch_size=5_000, shard_size=shard_size, rank=0, world_size=world_size) as dataset:
+        sizes = [len(json.dumps(dataset.state_dict())) for _ in dataset]
+    assert max(sizes) < 10_000
+
+
+def test_the_window_of_the_shuffle_is_part_of_the_order_and_of_the_position() -> None:
+    def opened(window_shards: int | None) -> Dataset:
+        return open_dataset(
+            MemoryRows(640), batch_size=16, shard_size=8, order="global", seed=3, window_shards=window_shards
+        )
+
+    orders = {window: [row for batch in opened(window) for row in batch["id"].tolist()] for window in (2, 4, 16, None)}
+    assert all(sorted(order) == list(range(640)) for order in orders.values())
+    assert orders[16] == orders[None]
+    # Each run of a window's rows is of so many shards, and of as many as there are rows for.
+    for window in (2, 4, 16):
+        runs = [orders[window][at : at + 8 * window] for at in range(0, 640, 8 * window)]
+        assert all(len({row // 8 for row in run}) == window for run in runs)
+    dataset = opened(4)
+    batches = iter(dataset)
+    head = [next(batches)["id"].tolist() for _ in range(7)]
+    again = opened(4)
+    again.load_state_dict(dataset.state_dict())
+    assert [row for batch in head for row in batch] + [row for batch in again for row in batch["id"]] == orders[4]
+    for other in (2, None):
+        with pytest.raises(PositionMismatchError, match="window_shards was 4 and is"):
+            opened(other).load_state_dict(dataset.state_dict())
+    with pytest.raises(PositionMismatchError, match="window_shards was None and is 4"):
+        opened(4).load_state_dict(opened(None).state_dict())

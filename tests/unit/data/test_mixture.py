@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
+import random
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.data.dataset import open_dataset
-from strata.data.mixture import Draws, Mixture
+from strata.data.draws import BLOCK_SAMPLES, Draws, Stage, apportion
+from strata.data.loading.merging import merge_states
+from strata.data.mixture import Mixture
 from strata.errors import DamagedRecordError, PositionMismatchError
-from tests.testbed.rows import MemoryRows
+from tests.testbed.data.rows import MemoryRows
 
 
 class Numbered(MemoryRows):
@@ -23,6 +27,9 @@ class Numbered(MemoryRows):
     def __init__(self, num_rows: int, number: int) -> None:
         super().__init__(num_rows)
         self.number = number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Numbered, (self.num_rows, self.number)
 
     def read(self, start: int, stop: int, columns: Any = None) -> Any:
         read = super().read(start, stop, ["id"])
@@ -33,12 +40,14 @@ class Numbered(MemoryRows):
         return ("id",)
 
 
-def mixture(sizes: list[int], weights: list[float], *, seed: int = 0, when: Any = "stop", **options: Any) -> Mixture:
+def mixture(
+    sizes: list[int], weights: list[float], *, seed: int = 0, when: Any = "stop", stages: Any = None, **options: Any
+) -> Mixture:
     datasets = [
         open_dataset(Numbered(size, number), **{"batch_size": 8, "order": "global", "shard_size": 9, **options})
         for number, size in enumerate(sizes)
     ]
-    return Mixture(datasets, weights, seed=seed, when_exhausted=when)
+    return Mixture(datasets, weights, seed=seed, when_exhausted=when, stages=stages)
 
 
 def ids(batches: Any) -> list[int]:
@@ -53,13 +62,23 @@ def test_no_sample_comes_twice_and_the_mixture_stops_when_a_dataset_has_no_more(
     mix: list[tuple[int, float]], seed: int
 ) -> None:
     sizes, weights = [size for size, _ in mix], [weight for _, weight in mix]
-    seen = ids(mixture(sizes, weights, seed=seed))
-    assert len(set(seen)) == len(seen)
-    given_by = np.bincount(np.array(seen, dtype=np.int64) // 10_000, minlength=len(sizes)).tolist() if seen else []
-    following = int(Draws(seed, tuple(weights)).sources_at(0, len(seen), len(seen) + 1)[0])
-    if seen:
-        assert given_by[following] == sizes[following]
-    assert all(count <= size for count, size in zip(given_by, sizes, strict=False))
+    mixed = mixture(sizes, weights, seed=seed)
+    seen = ids(mixed)
+    assert len(set(seen)) == len(seen) == mixed.num_rows > 0
+    given_by = np.bincount(np.array(seen, dtype=np.int64) // 10_000, minlength=len(sizes)).tolist()
+    assert given_by == apportion(weights, len(seen))
+    assert all(count <= size for count, size in zip(given_by, sizes, strict=True))
+    assert any(count > size for count, size in zip(apportion(weights, len(seen) + 1), sizes, strict=True))
+
+
+@given(weights=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6), count=st.integers(0, 10**12))
+def test_quotas_grow_by_one_sample_at_a_time_and_stay_near_the_weights(weights: list[float], count: int) -> None:
+    now, following = apportion(weights, count), apportion(weights, count + 1)
+    assert sum(now) == count
+    assert sorted(later - before for before, later in zip(now, following, strict=True))[-1] == 1
+    assert all(later >= before >= 0 for before, later in zip(now, following, strict=True))
+    exact = [weight / sum(weights) * count for weight in weights]
+    assert all(abs(have - want) <= len(weights) + 1e-3 for have, want in zip(now, exact, strict=True))
 
 
 @settings(max_examples=20)
@@ -114,17 +133,90 @@ def test_a_mixture_resumes_at_the_next_sample_with_another_number_of_ranks(
     whole = steps(ranks(1), 12)
     first = ranks(before)
     begun = steps(first, min(stop, len(whole)))
-    state = json.loads(json.dumps(first[0].state_dict()))
-    assert state == json.loads(json.dumps(first[-1].state_dict())) or len(begun) == len(whole)
+    states = [json.loads(json.dumps(each.state_dict())) for each in first]
+    assert all(state == states[0] for state in states)
+    assert merge_states(states) == states[0]
     resumed = ranks(after)
     for each in resumed:
-        each.load_state_dict(state)
+        each.load_state_dict(states[0])
     assert begun + steps(resumed, 12 - len(begun)) == whole if len(begun) < len(whole) else begun == whole
 
 
-def test_weights_are_shares_of_the_samples() -> None:
-    counts = Draws(7, (1.0, 2.0, 5.0)).counts(0, 0, 80_000)
-    assert np.abs(counts - [10_000, 20_000, 50_000]).max() < 600
+@pytest.mark.timeout(900)
+def test_any_schedule_of_restores_at_changing_worker_counts_delivers_what_one_uninterrupted_run_does() -> None:
+    chance = random.Random(330)
+    for number in range(min(330, 2 * settings.default.max_examples)):
+        when = ("stop", "repeat")[number % 2]
+        sizes = [chance.randint(1, 60) for _ in range(chance.randint(1, 4))]
+        weights = [chance.uniform(0.05, 5) for _ in sizes]
+        options: dict[str, Any] = {"global_batch_size": chance.randint(6, 20), "drop_last": chance.random() < 0.3}
+        options |= {"seed": chance.randint(0, 99), "when": when, "threads": 1, "epochs": None, "prefetch_bytes": 1_000}
+        if when == "repeat" and chance.random() < 0.5:
+            options["stages"] = {chance.randint(1, 9): [chance.uniform(0.05, 5) for _ in sizes]}
+        single = mixture(sizes, weights, **options)
+        if not single.plan.cut.count(0, single.num_rows):
+            continue
+        wanted = chance.randint(1, 14)
+        whole = [sorted(ids([batch])) for batch in itertools.islice(single, wanted)]
+        seen: list[list[int]] = []
+        state = None
+        while len(seen) < wanted:
+            world_size = chance.randint(1, 5)
+            ranks = [mixture(sizes, weights, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+            for rank in ranks:
+                if state is not None:
+                    rank.load_state_dict(state)
+            steps = chance.randint(1, wanted - len(seen))
+            # Ranks take equal steps, and some batches are empty for some.
+            seen += [sorted(ids(step)) for step in itertools.islice(zip(*ranks, strict=True), steps)]
+            states = [json.loads(json.dumps(rank.state_dict())) for rank in ranks]
+            assert all(each == states[0] for each in states)
+            state = merge_states(states)
+        assert seen == whole, (sizes, weights, options)
+
+
+def test_a_mixture_is_the_same_after_it_was_pickled() -> None:
+    mixed = mixture([30, 40], [2, 1], batch_size=4)
+    begun = ids(itertools.islice(mixed, 3))
+    again = pickle.loads(pickle.dumps(mixed))
+    assert begun + ids(again) == ids(mixture([30, 40], [2, 1], batch_size=4))
+
+
+def test_weights_change_at_their_step_and_the_stage_is_in_the_position() -> None:
+    def staged() -> Mixture:
+        return mixture([500, 500], [1, 1], when="repeat", stages={50: [1, 3], 75: [1, 1e-9]}, batch_size=20)
+
+    batches = [ids([batch]) for batch in itertools.islice(staged(), 100)]
+    shares = [np.mean(np.concatenate(batches[low:high]) >= 10_000) for low, high in ((0, 50), (50, 75), (75, 100))]
+    assert shares == [0.5, 0.75, 0.0]
+    for stop in (49, 50, 51, 74, 75, 76):
+        first, second = staged(), staged()
+        for _ in itertools.islice(first, stop):
+            pass
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert [ids([batch]) for batch in itertools.islice(second, 100 - stop)] == batches[stop:]
+    other = mixture([500, 500], [1, 1], when="repeat", stages={51: [1, 3]}, batch_size=20)
+    with pytest.raises(PositionMismatchError, match="stages was"):
+        other.load_state_dict(staged().state_dict())
+
+
+def test_weights_are_shares_of_every_block() -> None:
+    draws = Draws(7, (Stage(0, (1.0, 2.0, 5.0)),), 80_000)
+    sources = draws.sources_at(0, 0, 80_000)
+    for start in range(0, 80_000 - BLOCK_SAMPLES, BLOCK_SAMPLES):
+        counts = np.bincount(sources[start : start + BLOCK_SAMPLES])
+        assert np.abs(counts - np.array([1, 2, 5]) * BLOCK_SAMPLES / 8).max() <= 2
+    # In random order within it: neighbours say nothing of each other.
+    follows = np.mean(sources[1:][sources[:-1] == 0] == 0)
+    assert abs(follows - 1 / 8) < 0.02
+    assert (draws.sources_at(1, 0, 100) != sources[:100]).any()
+
+
+@given(start=st.integers(0, 40_000), seed=st.integers(0, 9))
+def test_how_many_samples_came_before_a_position_is_what_was_drawn_before_it(start: int, seed: int) -> None:
+    stages = (Stage(0, (1.0, 2.0)), Stage(5_000, (3.0, 0.001)), Stage(9_001, (0.1, 0.3)))
+    draws = Draws(seed, stages, 40_000)
+    assert draws.counts_before(3, start).tolist() == np.bincount(draws.sources_at(3, 0, start), minlength=2).tolist()
 
 
 def test_a_dataset_that_repeats_begins_its_next_epoch() -> None:
@@ -147,12 +239,10 @@ def test_each_epoch_of_a_mixture_draws_anew() -> None:
 
 def test_a_position_far_into_a_mixture_is_reached_without_reading_what_came_before() -> None:
     far = mixture([2_000_000, 2_000_000], [1, 3], when="repeat", shard_size=100)
-    drawn = Draws(0, (1.0, 3.0)).counts(0, 0, 10_000_000).tolist()
-    state = far.state_dict() | {"position": 10_000_000, "drawn": drawn}
-    far.load_state_dict(state)
+    far.load_state_dict(far.state_dict() | {"position": 10**13})
     batch = next(iter(far))
     assert len(batch["id"]) == 8
-    assert far.state_dict()["position"] == 10_000_008
+    assert far.state_dict()["position"] == 10**13 + 8
 
 
 def test_a_state_of_another_mixture_is_refused() -> None:
@@ -160,21 +250,34 @@ def test_a_state_of_another_mixture_is_refused() -> None:
     for other in (mixture([10, 10], [1, 2]), mixture([10, 11], [1, 1]), mixture([10, 10], [1, 1], seed=1)):
         with pytest.raises(PositionMismatchError):
             other.load_state_dict(state)
-    for damaged in ({**state, "drawn": [1]}, {**state, "position": 5}, {**state, "version": 9}):
+    for damaged in ({**state, "position": "5"}, {**state, "position": -1}, {**state, "version": 9}):
         with pytest.raises(DamagedRecordError):
             mixture([10, 10], [1, 1]).load_state_dict(damaged)
 
 
 def test_what_cannot_be_mixed_is_refused() -> None:
     dataset = open_dataset(MemoryRows(10), batch_size=2, order="global")
-    for datasets, weights, message in (
-        ([dataset], [1, 2], "1 datasets and 2 weights"),
-        ([dataset], [0], "greater than 0"),
-        ([open_dataset(MemoryRows(10), batch_size=2)], [1], "need order='global'"),
-        ([dataset, open_dataset(MemoryRows(10), batch_size=3, order="global")], [1, 1], "the same batch size"),
-        ([dataset, open_dataset(Numbered(10, 0), batch_size=2, order="global")], [1, 1], "choose the same"),
+    other = open_dataset(MemoryRows(10), batch_size=3, order="global")
+    columns = open_dataset(Numbered(10, 0), batch_size=2, order="global")
+    for datasets, weights, options, message in (
+        ([dataset], [1, 2], {}, "1 datasets and 2 weights"),
+        ([dataset], [0], {}, r"weights\[0\] is 0; use a number greater than 0"),
+        ([dataset], [float("nan")], {}, "greater than 0"),
+        ([dataset], {"a": 3.9}, {}, "weights is {'a': 3.9}, which is a dict; use a list"),
+        ([dataset], ["3"], {}, r"weights\[0\] is '3', which is a str"),
+        ([dataset], [True], {}, "which is a bool"),
+        ([open_dataset(MemoryRows(10), batch_size=2)], [1], {}, r"datasets\[0\] has order='sticky'"),
+        ([dataset, other], [1, 1], {}, r"batch_size is 2 in datasets\[0\] and 3 in datasets\[1\]"),
+        ([dataset, columns], [1, 1], {}, r"columns is \('id', 'vector'\)"),
+        ([dataset, "more"], [1, 1], {}, r"datasets\[1\] is a str"),
+        ([], [], {}, "use a list of what"),
+        (dataset, [1], {}, "use a list of what"),
+        ([dataset], [1], {"when_exhausted": "cry"}, "when_exhausted is 'cry'; use one of stop, repeat"),
+        ([dataset], [1], {"seed": 1.5}, "seed is 1.5, which is a float"),
+        ([dataset], [1], {"stages": {5: [1]}}, "stages are for when_exhausted='repeat'"),
+        ([dataset], [1], {"stages": {5: [0]}, "when_exhausted": "repeat"}, r"stages\[5\]\[0\] is 0"),
+        ([dataset], [1], {"stages": {"x": [1]}, "when_exhausted": "repeat"}, "a step of stages is 'x'"),
+        ([dataset], [1], {"stages": [5], "when_exhausted": "repeat"}, "use a dict of weights by step"),
     ):
-        with pytest.raises(ValueError, match=message):
-            Mixture(datasets, weights)
-    with pytest.raises(ValueError, match="when_exhausted is 'cry'"):
-        Mixture([dataset], [1], when_exhausted="cry")
+        with pytest.raises((ValueError, TypeError), match=message):
+            Mixture(datasets, weights, **options)

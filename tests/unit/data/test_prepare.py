@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strata.data import prepare as prepare_module
-from strata.data.cache import Cache
-from strata.data.prepare import Plan, prepare
-from strata.data.rows import DatasetRows, open_rows
+from strata.data.files.cache import Cache
+from strata.data.prepare import rewrite as prepare_module
+from strata.data.prepare.rewrite import Plan, prepare
+from strata.data.rows.row_sequence import DatasetRows, open_rows
 from strata.errors import DataError, DatasetExistsError
 
 ROWS = st.lists(

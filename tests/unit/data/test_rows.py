@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strata.data.cache import Cache
+from strata.data.files.addresses import open_source
+from strata.data.files.cache import Cache
+from strata.data.files.source import LocalSource
 from strata.data.formats.parquet import ParquetReader
-from strata.data.index import Index
-from strata.data.rows import DatasetRows, open_rows
-from strata.data.scan import choose_files, scan_files, store_index
-from strata.data.source import LocalSource, open_source
+from strata.data.rows.index import Index
+from strata.data.rows.row_sequence import DatasetRows, open_rows
+from strata.data.rows.scan import choose_files, scan_files, store_index
 from strata.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -34,7 +35,7 @@ from strata.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strata.data.columns import Columns
+    from strata.data.rows.columns import Columns
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_a_stored_index_is_used_and_a_changed_file_is_named(
     where = make_index(folder, cache)
     assert Path(where).parent == folder
     with monkeypatch.context() as patched:
-        patched.setattr("strata.data.scan.scan_files", None)
+        patched.setattr("strata.data.rows.scan.scan_files", None)
         rows = open_rows(folder, cache=cache)
         assert rows.read(9, 21)["x"].tolist() == list(range(9, 21))
         assert open_rows(folder, options={"verify": True}, cache=cache).num_rows == 30
@@ -191,7 +192,7 @@ def test_the_index_of_read_only_data_is_kept_in_the_cache(
     monkeypatch.setattr(LocalSource, "write_beside", lambda *_: False)
     where = make_index(folder, cache)
     assert Path(where).is_relative_to(cache.directory)
-    monkeypatch.setattr("strata.data.scan.scan_files", None)
+    monkeypatch.setattr("strata.data.rows.scan.scan_files", None)
     assert open_rows(folder, cache=cache).num_rows == 10
 
 
@@ -296,7 +297,7 @@ def compressible(kind: str) -> bytes:
     if kind == "jsonl":
         return b"".join(b'{"n": %d, "text": "%s"}\n' % (n, b"word " * 90) for n in numbers)
     if kind == "tfrecord":
-        from tests.testbed.tfrecords import tfrecords
+        from tests.testbed.data.tfrecords import tfrecords
 
         return tfrecords({"n": [n], "text": [b"word " * 90]} for n in numbers)
     import io
@@ -349,7 +350,7 @@ def test_a_block_that_is_read_in_pieces_by_many_threads_is_decoded_once(
 
 
 def test_long_ranges_are_read_in_stretches(folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.data.rows.STRETCH_BYTES", 20_000)
+    monkeypatch.setattr("strata.data.rows.row_sequence.STRETCH_BYTES", 20_000)
     write_parquet(folder / "a.parquet", 0, 20_000, row_group_size=700)
     rows = open_rows(folder, cache=cache)
     for start, stop in ((0, 20_000), (1, 19_999), (700, 2100), (699, 2101), (650, 660)):
@@ -370,7 +371,7 @@ def test_rows_go_to_another_process_with_their_index(
 ) -> None:
     write_parquet(folder / "a.parquet", 0, 100)
     data = pickle.dumps(open_rows(folder, columns=["x"], options={"verify": True}, cache=cache))
-    monkeypatch.setattr("strata.data.scan.scan_files", None)
+    monkeypatch.setattr("strata.data.rows.scan.scan_files", None)
     copy: DatasetRows = pickle.loads(data)
     assert copy.read(98, 100)["x"].tolist() == [98, 99]
     assert copy.names == ("x",)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from strata.data.threads import Threads
+from strata.data.loading.threads import Threads
+from tests.testbed.pace import stretch
 
 
 class _Garbage:
@@ -33,7 +34,7 @@ def test_threads_may_be_closed_by_the_garbage_collector_in_the_middle_of_anythin
     try:
         for number in range(30):
             _Garbage()
-            assert threads.submit(lambda number=number: [number]).result(timeout=30) == [number]
+            assert threads.submit(lambda number=number: [number]).result(timeout=stretch(30)) == [number]
     finally:
         gc.set_threshold(*before)
         threads.close()
@@ -46,29 +47,29 @@ def test_what_was_not_begun_is_cancelled() -> None:
 
     def wait() -> bool:
         begun.set()
-        return go_on.wait(20)
+        return go_on.wait(stretch(20))
 
     running, waiting = threads.submit(wait), threads.submit(wait)
-    assert begun.wait(20)
+    assert begun.wait(stretch(20))
     threads.close()
     go_on.set()
-    assert running.result(timeout=20)
+    assert running.result(timeout=stretch(20))
     with pytest.raises(CancelledError):
-        waiting.result(timeout=20)
+        waiting.result(timeout=stretch(20))
 
 
 def test_an_error_comes_out_where_the_result_is_asked_for() -> None:
     threads = Threads(1, name="strata-test")
     failed, after = threads.submit(lambda: 1 // 0), threads.submit(lambda: 7)
     with pytest.raises(ZeroDivisionError):
-        failed.result(timeout=20)
-    assert after.result(timeout=20) == 7
+        failed.result(timeout=stretch(20))
+    assert after.result(timeout=stretch(20)) == 7
     threads.close()
 
 
 SCRIPT = """
 from strata.data import open_dataset
-from tests.testbed.rows import MemoryRows
+from tests.testbed.data.rows import MemoryRows
 
 batches = iter(open_dataset(MemoryRows(1_000), batch_size=10, shard_size=10, transform=lambda batch: batch))
 print(len(next(batches)["id"]))
@@ -83,6 +84,6 @@ def test_a_program_that_leaves_an_iteration_open_ends(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(root)},
-        timeout=50,
+        timeout=stretch(50),
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "10\n", "")

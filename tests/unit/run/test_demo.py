@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint import CheckpointManager
-from strata.run.blocks import cut_blocks
-from strata.run.demo.dataset import make_dataset
-from strata.run.demo.model import BATCH_SIZE, BLOCK_SIZE, INPUTS, apply_gradients, block_gradients, make_state
-from strata.run.demo.proofs import prove, read_seen
+from strata.demo.model import BATCH_SIZE, BLOCK_SIZE, INPUTS, apply_gradients, block_gradients, make_state
+from strata.demo.proofs import prove, read_seen
+from strata.demo.samples import make_dataset
+from strata.run.team.global_batches import cut_blocks
 
 JOB = "demo"
 
@@ -89,7 +89,7 @@ def test_weights_that_differ_in_one_bit_fail_the_proof(folder: Path) -> None:
 
 
 def test_the_dataset_has_every_sample_once(tmp_path: Path) -> None:
-    from strata.data.rows import open_rows
+    from strata.data.rows.row_sequence import open_rows
 
     make_dataset(tmp_path / "data", 103)
     rows = open_rows(tmp_path / "data")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata.cluster.seat import Seat
-from strata.run.agreement import Word
-from strata.run.cadence import Cadence
-from strata.run.schedule import Schedule
+from strata.cluster.events import Cause
+from strata.cluster.values import RankInfo
+from strata.run.loop.cadence import Cadence
+from strata.run.loop.schedule import Schedule
+from strata.run.loop.votes import Vote
 
-SEAT = Seat(rank=1, world_size=2, generation=3)
+RANK_INFO = RankInfo(rank=1, world_size=2, generation=3)
 
 
 class Others:
@@ -17,19 +18,19 @@ class Others:
 
     client: Any
 
-    def __init__(self, *words: Word, alone: bool = False) -> None:
+    def __init__(self, *words: Vote, alone: bool = False) -> None:
         self._words = iter(words)
         self.client = None if alone else self
-        self.why_changed = "w failed: lease ended"
+        self.cause_changed = Cause.LEASE_ENDED
         self.meetings: list[str] = []
 
-    def exchange(self, seat: Seat, name: str, payload: bytes, *, timeout_s: float) -> list[bytes]:
+    def exchange(self, rank_info: RankInfo, name: str, payload: bytes, *, timeout_s: float) -> list[bytes]:
         self.meetings.append(name)
         return [next(self._words).to_bytes(), payload]
 
 
 def make(others: Others, cadence: Cadence, *, is_uneven: bool = False) -> Schedule:
-    schedule = Schedule(others, cadence, SEAT)  # type: ignore[arg-type]
+    schedule = Schedule(others, cadence, RANK_INFO)  # type: ignore[arg-type]
     schedule.is_uneven = is_uneven
     schedule.restored(4)
     return schedule
@@ -48,7 +49,7 @@ def test_by_steps_nobody_needs_to_meet() -> None:
 
 
 def test_by_time_rank_0_decides_and_says_when_to_meet_next() -> None:
-    others = Others(Word(apart=3), Word(wants_save=True, apart=2))
+    others = Others(Vote(apart=3), Vote(wants_save=True, apart=2))
     schedule = make(others, Cadence(every_s=1e9))
     assert [step for step in range(5, 10) if decide(schedule, step)] == [8]
     assert others.meetings == ["agree/5", "agree/8"]
@@ -61,7 +62,7 @@ def test_alone_there_is_nobody_to_meet() -> None:
 
 
 def test_a_worker_leaves_only_when_the_others_have_saved_for_it() -> None:
-    others = Others(Word(apart=2), Word())
+    others = Others(Vote(apart=2), Vote())
     schedule = make(others, Cadence(every_s=1e9))
     decide(schedule, 5)
     assert not decide(schedule, 6, is_leaving=True)
@@ -71,7 +72,7 @@ def test_a_worker_leaves_only_when_the_others_have_saved_for_it() -> None:
 
 
 def test_where_batches_are_uneven_the_end_is_agreed_on_and_saves_by_steps_stay() -> None:
-    others = Others(Word(apart=4), Word(is_out=False), Word(is_out=True))
+    others = Others(Vote(apart=4), Vote(is_out=False), Vote(is_out=True))
     schedule = make(others, Cadence(every_steps=3), is_uneven=True)
     assert [decide(schedule, step) for step in (5, 6, 7, 8)] == [False, True, False, False]
     schedule.is_out = True
@@ -83,11 +84,11 @@ def test_where_batches_are_uneven_the_end_is_agreed_on_and_saves_by_steps_stay()
 
 
 def test_another_generation_begins_with_nothing_agreed() -> None:
-    others = Others(Word(is_out=True))
+    others = Others(Vote(is_out=True))
     schedule = make(others, Cadence(every_s=1e9))
     schedule.is_out = True
     decide(schedule, 5)
     assert schedule.is_over
-    schedule.enter(Seat(rank=0, world_size=1, generation=4))
+    schedule.enter(RankInfo(rank=0, world_size=1, generation=4))
     assert not schedule.is_over
     assert not schedule.is_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint import CheckpointManager, Slice
-from strata.run.state import SPREAD_BYTES, has_slices, put_back, spread, to_like, to_tree
+from strata.checkpoint.format.tree import flatten
+from strata.checkpoint.save.pieces import cut_pieces
+from strata.run.loop.state import find_own_buffers, is_spread, put_back, spread, to_like, to_tree
 
 
 class Counter:
@@ -49,7 +52,7 @@ def test_arrays_are_filled_in_place_and_plain_values_and_keepers_of_their_own_st
 
 @pytest.mark.part("torch")
 def test_a_fresh_optimizer_takes_the_momentum_that_the_checkpoint_has(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
 
     def make() -> dict[str, Any]:
         model = torch.nn.Linear(3, 2)
@@ -67,27 +70,65 @@ def test_a_fresh_optimizer_takes_the_momentum_that_the_checkpoint_has(tmp_path: 
 
 @pytest.mark.part("jax")
 def test_arrays_that_cannot_change_are_replaced_in_the_state(tmp_path: Path) -> None:
-    jnp = pytest.importorskip("jax.numpy")
+    import jax.numpy as jnp
+
     into = {"w": jnp.zeros(3)}
     round_trip({"w": jnp.arange(3.0)}, into, tmp_path)
     assert into["w"].tolist() == [0, 1, 2]
 
 
-@given(rows=st.integers(1, 40), world_size=st.integers(1, 8))
-def test_the_shares_of_all_workers_make_up_each_large_tensor(rows: int, world_size: int) -> None:
-    whole = np.arange(rows * SPREAD_BYTES // 8, dtype=np.float64).reshape(rows, -1)
-    shares = [spread({"w": whole}, rank=rank, world_size=world_size)["w"] for rank in range(world_size)]
-    if world_size == 1 or rows < world_size:
-        assert all(share is whole for share in shares)
-        return
-    assert all(isinstance(share, Slice) and share.shape == whole.shape for share in shares)
-    assert np.array_equal(np.concatenate([share.data for share in shares]), whole)
-    assert [share.start[0] for share in shares[1:]] == np.cumsum([len(share.data) for share in shares])[:-1].tolist()
+@given(sizes=st.lists(st.integers(0, 40), max_size=6), world_size=st.integers(1, 8))
+def test_the_workers_write_each_tensor_once_and_all_about_equally_much(sizes: list[int], world_size: int) -> None:
+    whole = {f"w{n}": np.arange(rows * 32_000, dtype=np.float64).reshape(rows, 32_000) for n, rows in enumerate(sizes)}
+    reports, written = [], []
+    for rank in range(world_size):
+        pieces = cut_pieces(flatten(spread(whole, rank=rank, world_size=world_size)))
+        reports.append({entry: (leaf, pieces.whole[entry]) for entry, leaf in pieces.entries.items()})
+        written.append(sum(leaf.tensor.nbytes for leaf in pieces.entries.values()))
+    for name, value in whole.items():
+        rebuilt = np.full_like(value, -1)
+        for leaf, of in (each for report in reports for each in report.values()):
+            if of == name:
+                rows = slice(leaf.start[0], leaf.start[0] + leaf.tensor.shape[0])
+                rebuilt[rows] = leaf.tensor.source
+        assert np.array_equal(rebuilt, value)
+    total = sum(value.nbytes for value in whole.values())
+    assert sum(written) == total
+    assert max(written) - min(written) <= total / world_size / 2 + 2 * 32_000 * 8
 
 
-def test_small_tensors_plain_values_and_slices_stay_as_they_are() -> None:
+@pytest.mark.part("torch")
+def test_small_tensors_are_of_one_rank_and_the_buffers_of_ddp_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    # Real DDP needs a process group, and nothing here looks at more than its type.
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", torch.nn.Sequential)
+    own = find_own_buffers({"model": model})
+    pieces = [
+        cut_pieces(flatten(spread(to_tree({"model": model}), rank=rank, world_size=3, own=own))) for rank in range(3)
+    ]
+    assert [len(each.entries) for each in pieces] == [7, 0, 0]
+    assert {copy.name for copy in pieces[1].copies} == {
+        "model.0.weight",
+        "model.0.bias",
+        "model.1.weight",
+        "model.1.bias",
+    }
+
+
+def test_plain_values_and_trees_with_slices_stay_as_they_are() -> None:
     own = Slice(np.zeros((2, 2)), (4, 2), (0, 0))
     tree = {"small": np.zeros(4), "own": own, "n": 3, "text": "x", "raw": b"y", "list": [1, (2.0, None)]}
-    assert spread(tree, rank=1, world_size=2) == tree
-    assert has_slices(tree)
-    assert not has_slices({"a": [1, (np.zeros(2),)]})
+    assert spread(tree, rank=1, world_size=2) is tree
+    assert is_spread(tree)
+    plain = {"n": 3, "text": "x", "raw": b"y", "list": [1, (2.0, None)]}
+    assert spread(plain, rank=1, world_size=2) == plain
+    assert not is_spread({"a": [1, (np.zeros(2),)]})
+
+
+def test_containers_keep_their_kind_in_what_each_worker_saves() -> None:
+    """A state of several workers goes through two more copies of its tree than one of a process alone."""
+    kept = OrderedDict(w=np.zeros(4), names=defaultdict(list, a=[1]), last=deque([np.ones(2)], maxlen=3))
+    shares = [spread(to_tree(kept), rank=rank, world_size=2) for rank in range(2)]
+    assert [flatten(share).structure for share in shares] == [flatten(kept).structure] * 2

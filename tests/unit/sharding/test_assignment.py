@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.compat.consistent_hash import ConsistentHash
 from strata.errors import DamagedRecordError, NoWorkersError, UnknownWorkerError
-from strata.sharding import Assignment, ConsistentHash, assign, assign_some
+from strata.sharding import Assignment, assign, assign_some
 from strata.sharding import ring as ring_module
 
 WORKERS = st.sets(st.sampled_from([f"w{number}" for number in range(24)]), min_size=1)
@@ -230,7 +231,9 @@ def test_golden_digests_guard_the_meaning_of_running_jobs() -> None:
 
 def test_bad_input_is_refused_with_what_to_do() -> None:
     before = assign("d", 10, ["a"])
-    with pytest.raises(NoWorkersError, match="dataset 'd' cannot be placed: there are no workers; register one first"):
+    with pytest.raises(
+        NoWorkersError, match="dataset 'd' cannot be assigned: there are no workers; register one first"
+    ):
         assign("d", 10, [])
     with pytest.raises(ValueError, match="worker 'a' is given twice"):
         assign("d", 10, ["a", "b", "a"])

@@ -38,14 +38,14 @@ class StickyEpoch(RuleBasedStateMachine):
     def rescale(self, workers: list[str]) -> None:
         """Workers come and go, at any moment; what is left is dealt anew."""
         self.assignment = assign("d", self.order.num_shards, workers, self.assignment)
-        self.hands = self.cursor.deal(self.order, "d", workers, self.assignment)
+        self.leases = self.cursor.deal(self.order, "d", workers, self.assignment)
 
     @rule(choice=st.integers(0, 10**6), samples=st.integers(1, 25))
     def progress(self, choice: int, samples: int) -> None:
-        """One worker consumes the next samples of its hand and reports them."""
-        worker = sorted(self.hands)[choice % len(self.hands)]
+        """One worker consumes the next samples of its shard lease and reports them."""
+        worker = sorted(self.leases)[choice % len(self.leases)]
         done = []
-        rest = self.hands[worker].tolist()
+        rest = self.leases[worker].tolist()
         while samples and rest:
             shard, begin, end = rest[0]
             stop = min(end, begin + samples)
@@ -53,7 +53,7 @@ class StickyEpoch(RuleBasedStateMachine):
             done.append((shard, begin, stop))
             samples -= stop - begin
             rest = [[shard, stop, end], *rest[1:]] if stop < end else rest[1:]
-        self.hands[worker] = np.array(rest, dtype=np.int64).reshape(-1, 3)
+        self.leases[worker] = np.array(rest, dtype=np.int64).reshape(-1, 3)
         self.cursor = self.cursor.advance(self.order, done)
 
     @rule()
@@ -69,12 +69,12 @@ class StickyEpoch(RuleBasedStateMachine):
         self.cursor, self.seen = restored, seen.copy()
         self.rescale(workers)
 
-    @precondition(lambda self: hasattr(self, "hands"))
+    @precondition(lambda self: hasattr(self, "leases"))
     @invariant()
     def seen_and_dealt_are_every_sample_once(self) -> None:
         dealt = Counter(
             sample
-            for spans in self.hands.values()
+            for spans in self.leases.values()
             for shard, begin, end in spans.tolist()
             for sample in self.order.samples_of(shard, begin, end).tolist()
         )
@@ -82,8 +82,8 @@ class StickyEpoch(RuleBasedStateMachine):
         assert self.cursor.remaining(self.order).count == dealt.total()
 
     def teardown(self) -> None:
-        if hasattr(self, "hands"):
-            for at in range(len(self.hands)):
+        if hasattr(self, "leases"):
+            for at in range(len(self.leases)):
                 self.progress(at, 10**6)
             assert self.seen == Counter(range(self.order.total_samples))
 
@@ -104,14 +104,14 @@ class GlobalEpoch(RuleBasedStateMachine):
 
     @rule(workers=WORKERS)
     def rescale(self, workers: list[str]) -> None:
-        self.hands = {worker: list(hand) for worker, hand in self.cursor.deal(self.order, workers).items()}
+        self.leases = {worker: list(lease) for worker, lease in self.cursor.deal(self.order, workers).items()}
 
     @rule(batch=st.integers(1, 30))
     def step(self, batch: int) -> None:
         """All workers together consume the next batch, each its own positions."""
-        positions = sorted(position for hand in self.hands.values() for position in hand)[:batch]
-        for hand in self.hands.values():
-            hand[:] = [position for position in hand if position not in positions]
+        positions = sorted(position for lease in self.leases.values() for position in lease)[:batch]
+        for lease in self.leases.values():
+            lease[:] = [position for position in lease if position not in positions]
         self.seen += self.order.samples_at(np.array(positions, dtype=np.int64)).tolist()
         self.cursor = self.cursor.advance(len(positions))
 
@@ -127,11 +127,11 @@ class GlobalEpoch(RuleBasedStateMachine):
         self.cursor, self.seen = restored, seen.copy()
         self.rescale(workers)
 
-    @precondition(lambda self: hasattr(self, "hands"))
+    @precondition(lambda self: hasattr(self, "leases"))
     @invariant()
     def the_model_has_seen_the_beginning_of_the_one_order(self) -> None:
         assert self.seen == self.order.samples_at(np.arange(self.cursor.position)).tolist()
-        left = sorted(position for hand in self.hands.values() for position in hand)
+        left = sorted(position for lease in self.leases.values() for position in lease)
         assert left == list(range(self.cursor.position, self.order.total_samples))
 
 
@@ -154,7 +154,7 @@ def test_unfinished_shards_are_dealt_evenly_and_stay_with_their_owner(
 
 
 @given(**SIZES)
-def test_each_hand_is_in_the_order_of_the_epoch(total_samples: int, shard_size: int, seed: int) -> None:
+def test_each_share_is_in_the_order_of_the_epoch(total_samples: int, shard_size: int, seed: int) -> None:
     order = EpochOrder(total_samples, shard_size, seed=seed)
     for spans in StickyCursor().deal(order, "d", ["a", "b", "c"]).values():
         assert (np.diff(order.ranks_of(spans[:, 0])) > 0).all()
@@ -177,10 +177,10 @@ def test_merging_sticky_cursors_keeps_what_either_has_seen() -> None:
 def test_a_cursor_of_a_whole_epoch_in_sequence_is_small() -> None:
     order = EpochOrder(10**9, 1_000, seed=3)
     workers = [f"w{number}" for number in range(64)]
-    hands = StickyCursor().deal(order, "d", workers)
+    leases = StickyCursor().deal(order, "d", workers)
     # Every worker is half way through its shards, in the middle of one.
-    spans = [span for hand in hands.values() for span in hand[: len(hand) // 2].tolist()]
-    spans += [(shard, 0, 500) for shard, _, _ in (hand[len(hand) // 2].tolist() for hand in hands.values())]
+    spans = [span for lease in leases.values() for span in lease[: len(lease) // 2].tolist()]
+    spans += [(shard, 0, 500) for shard, _, _ in (lease[len(lease) // 2].tolist() for lease in leases.values())]
     cursor = StickyCursor().advance(order, spans)
     assert cursor.consumed.count > 0.49 * 10**9
     assert len(json.dumps(cursor.to_json())) < 100_000
@@ -258,5 +258,5 @@ def test_dealing_to_nobody_or_twice_to_one_is_refused() -> None:
     ],
 )
 def test_what_is_not_a_cursor_is_refused(record: object) -> None:
-    with pytest.raises(DamagedRecordError, match="this is not a whole"):
+    with pytest.raises(DamagedRecordError, match="this is not a valid"):
         cursor_from_json(record)

@@ -28,9 +28,9 @@ def members(ranges: RangeSet) -> set[int]:
 
 @given(PAIRS)
 def test_runs_are_sorted_and_neither_overlap_nor_touch(pairs: list[tuple[int, int]]) -> None:
-    ranges, twin = build(pairs)
-    assert members(ranges) == twin
-    assert ranges.count == len(twin)
+    ranges, expected = build(pairs)
+    assert members(ranges) == expected
+    assert ranges.count == len(expected)
     edges = [edge for run in ranges for edge in run]
     assert all(first < second for first, second in itertools.pairwise(edges))
 
@@ -54,14 +54,14 @@ def test_what_is_covered_twice_is_found(pairs: list[tuple[int, int]]) -> None:
 
 @given(PAIRS, st.integers(0, 70))
 def test_complement_is_what_is_not_there(pairs: list[tuple[int, int]], end: int) -> None:
-    ranges, twin = build(pairs)
-    assert members(ranges.complement(end)) == set(range(end)) - twin
+    ranges, expected = build(pairs)
+    assert members(ranges.complement(end)) == set(range(end)) - expected
 
 
 @given(PAIRS, st.integers(0, 70), st.integers(0, 70))
 def test_within_is_the_part_that_lies_there(pairs: list[tuple[int, int]], start: int, stop: int) -> None:
-    ranges, twin = build(pairs)
-    assert members(ranges.within(start, stop)) == twin & set(range(start, stop))
+    ranges, expected = build(pairs)
+    assert members(ranges.within(start, stop)) == expected & set(range(start, stop))
 
 
 @given(PAIRS)
@@ -74,11 +74,27 @@ def test_a_billion_samples_in_sequence_are_two_numbers() -> None:
     assert RangeSet([0], [10**9]).to_runs() == [0, 10**9]
 
 
+@given(st.lists(st.integers(1, 2**40), min_size=300, max_size=400).filter(lambda runs: len(runs) % 2 == 0))
+def test_many_runs_are_text_that_brings_back_an_equal_set(lengths: list[int]) -> None:
+    ranges = RangeSet.from_runs(lengths)
+    written = json.loads(json.dumps(ranges.to_runs()))
+    assert isinstance(written, str)
+    assert RangeSet.from_runs(written) == ranges
+
+
+def test_text_of_runs_that_was_damaged_is_refused() -> None:
+    text = RangeSet(range(0, 1_000, 2), range(1, 1_001, 2)).to_runs()
+    assert isinstance(text, str)
+    for damaged in (text[:-8], "AAAA" + text[4:], text[:8] + "*" + text[9:], ""):
+        with pytest.raises(DamagedRecordError, match="this is not a valid range set"):
+            RangeSet.from_runs(damaged)
+
+
 @pytest.mark.parametrize(
     "runs", [None, {}, "1,2", [1], [0, 0], [0, 5, 0, 5], [0, -5], [-1, 5], [0, 1.5], [True, 1], [0, 2**63], ["0", "1"]]
 )
 def test_what_is_not_a_list_of_runs_is_refused(runs: object) -> None:
-    with pytest.raises(DamagedRecordError, match="this is not a whole range set"):
+    with pytest.raises(DamagedRecordError, match="this is not a valid range set"):
         RangeSet.from_runs(runs)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from strata.errors import CorruptObjectError, ObjectNotFoundError, StorageError, StoragePermissionError
 from strata.storage import LocalStorage
-from strata.storage.direct import (
+from strata.storage.local.direct import (
     BLOCK_BYTES,
     CHUNK_BYTES,
     SPAN_BYTES,
@@ -25,7 +25,9 @@ from strata.storage.direct import (
     WriteMode,
     read_file,
 )
-from strata.storage.temporary import DIRECTORY, TemporaryFile, sweep
+from strata.storage.local.root import Root
+from strata.storage.local.temporary import DIRECTORY, TemporaryFile, sweep
+from tests.testbed.pace import stretch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +59,7 @@ def test_a_sink_writes_what_it_is_given_whatever_the_pieces(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[int], shift: int, mode: WriteMode
 ) -> None:
     root = tmp_path_factory.mktemp("sink")
-    file = TemporaryFile(root)
+    file = TemporaryFile(Root(root))
     sink = FileSink(file.open(direct=mode == "direct"), mode, BouncePool(), threading.Event())
     expected = bytearray()
     for size in pieces:
@@ -169,10 +171,10 @@ async def test_directories_that_a_delete_empties_are_removed_up_to_the_root(tmp_
 
 
 def test_a_sweep_takes_what_nobody_locks(tmp_path: Path) -> None:
-    alive = TemporaryFile(tmp_path)
+    alive = TemporaryFile(Root(tmp_path))
     alive.open(direct=False)
     (tmp_path / DIRECTORY / "left").write_bytes(b"x")
-    assert sweep(tmp_path) == 1
+    assert sweep(Root(tmp_path)) == 1
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
     alive.close()
     assert list((tmp_path / DIRECTORY).iterdir()) == []
@@ -183,12 +185,12 @@ def test_a_sweep_that_runs_all_the_time_never_takes_a_file_from_a_living_writer(
 
     def sweep_on() -> None:
         while not done.is_set():
-            sweep(tmp_path)
+            sweep(Root(tmp_path))
 
     sweeper = threading.Thread(target=sweep_on)
     sweeper.start()
     for number in range(300):
-        file = TemporaryFile(tmp_path)
+        file = TemporaryFile(Root(tmp_path))
         os.write(file.open(direct=False), b"whole")
         file.publish(f"{number}", replace=False)
         file.close()
@@ -211,7 +213,7 @@ FORK = """
 import asyncio, contextlib, os, sys
 import numpy as np
 from strata.storage import LocalStorage
-from strata.storage.direct import THREADS
+from strata.storage.local.direct import THREADS
 storage, unaligned = LocalStorage(sys.argv[1]), np.ones(20 << 20, np.uint8)[1:]
 asyncio.run(storage.write("parent", unaligned))
 with contextlib.ExitStack() as held:
@@ -253,7 +255,7 @@ async def test_what_is_still_being_filled_is_written_as_it_will_be(tmp_path: Pat
 
     def wait_ready(end: int) -> None:
         with changed:
-            assert changed.wait_for(lambda: filled >= end, timeout=30)
+            assert changed.wait_for(lambda: filled >= end, timeout=stretch(30))
 
     def fill() -> None:
         nonlocal filled

@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster import commands, replies
-from strata.cluster.commands import JobCommand, WorkerState
-from strata.cluster.commits import CommitProgress, Committed
-from strata.cluster.events import Effect
+from strata.cluster.access import Role, administration
+from strata.cluster.access.quotas import Quotas
+from strata.cluster.commands import Command, WorkerState
+from strata.cluster.commits import CommitProgress
+from strata.cluster.events import Cause, Effect
+from strata.cluster.values import CommitRecord, Divergence, Meeting, PartReport, SaveNote, WorkerAccount
 from strata.errors import BarrierTimeoutError, MissingWorker
 from strata.sharding import DataOrder
 from strata.wire import convert
@@ -21,24 +24,32 @@ from strata.wire._generated import coordinator_pb2 as pb
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(max_size=8)
+SECONDS = st.floats(allow_nan=False)
+SAVES = st.builds(SaveNote, NUMBERS, *([SECONDS] * 4), NUMBERS, st.booleans(), st.booleans())
+ACCOUNTS = st.builds(WorkerAccount, *([SECONDS] * 8), *([NUMBERS] * 5), st.lists(SAVES, max_size=2).map(tuple))
+REPORTS = st.builds(PartReport, NAMES, NUMBERS, NAMES)
+DIVERGED = st.none() | st.builds(Divergence, st.lists(NUMBERS, max_size=3).map(tuple), NAMES, NUMBERS)
 BY_NAME: dict[str, st.SearchStrategy[Any]] = {
-    # These have defaults that an empty message stands for, so an empty one does not come back as empty.
-    "job_id": st.text(min_size=1, max_size=8),
-    "min_workers": st.integers(1, 100),
-    "timeout_s": st.floats(0.001, 1e6),
     "state": st.sampled_from(WorkerState),
-    "ticket": st.integers(1, 2**63 - 1),
     "data_order": st.sampled_from(DataOrder),
     "workers": st.lists(st.tuples(NAMES, NAMES), max_size=3).map(tuple),
     "spans": st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=3).map(tuple),
-    "checkpoints": st.lists(st.tuples(NUMBERS, NUMBERS, NAMES, NAMES), max_size=3).map(tuple),
-    "parts": st.lists(st.tuples(NAMES, NUMBERS, NAMES), max_size=3).map(tuple),
+    "checkpoints": st.lists(st.builds(CommitRecord, NUMBERS, NUMBERS, NAMES, NAMES, DIVERGED), max_size=3).map(tuple),
+    "reports": st.lists(REPORTS, max_size=3).map(tuple),
+    "meetings": st.lists(st.builds(Meeting, NAMES, NUMBERS), max_size=3).map(tuple),
     "steps": st.lists(NUMBERS, max_size=3).map(tuple),
     "to": st.lists(NAMES, max_size=3).map(tuple),
     "payloads": st.lists(st.binary(max_size=5), max_size=3).map(tuple),
     "payload": st.none() | st.binary(max_size=5),
     "resources": st.dictionaries(NAMES, st.floats(allow_nan=False), max_size=3),
     "shuffle": st.booleans(),
+    "even_newest": st.booleans(),
+    "is_passed_over": st.booleans(),
+    "is_over": st.booleans(),
+    "cause": st.sampled_from(Cause),
+    "quotas": st.builds(Quotas, jobs=st.none() | st.integers(1, 9), requests_per_s=st.none() | st.floats(0.5, 9)),
+    "role": st.sampled_from(Role),
+    "token_ids": st.lists(NAMES, max_size=3).map(tuple),
     "error": st.just(BarrierTimeoutError("b", 1, 2, [MissingWorker("w", 1, "training", 7, 0.5)])),
 }
 BY_TYPE = {
@@ -46,6 +57,10 @@ BY_TYPE = {
     "int": NUMBERS,
     "float": st.floats(allow_nan=False),
     "int | None": st.none() | NUMBERS,
+    "float | None": st.none() | SECONDS,
+    "PartReport": REPORTS,
+    "Divergence | None": DIVERGED,
+    "WorkerAccount | None": st.none() | ACCOUNTS,
     "bytes": st.binary(max_size=5),
 }
 
@@ -57,7 +72,7 @@ def values(kind: type[Any]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("kind", convert.COMMANDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_a_command_comes_back_equal(kind: type[JobCommand], data: st.DataObject) -> None:
+def test_a_command_comes_back_equal(kind: type[Command], data: st.DataObject) -> None:
     command = data.draw(values(kind))
     frame = pb.ClientFrame(id=7, command=convert.command_to_message(command))
     assert convert.command_from_message(pb.ClientFrame.FromString(frame.SerializeToString()).command) == command
@@ -78,12 +93,13 @@ def test_an_effect_comes_back_equal(kind: type[Effect], data: st.DataObject) -> 
     [
         replies.Done(),
         replies.Registered(rank=1, world_size=2, generation=3, waits_for=0, lease_s=10.0),
-        replies.Heard(rank=1, world_size=2, generation=3, waits_for=4),
+        replies.HeartbeatReply(rank=1, world_size=2, generation=3, waits_for=4),
         replies.KeyValue(),
         replies.KeyValue(value=b"x", token=3, is_set=True),
         replies.RestorePoint(checkpoint=None),
         CommitProgress(phase="collecting", missing=("b", "c"), reason=""),
-        replies.RestorePoint(checkpoint=Committed(5, 1, "m", "[]")),
+        replies.RestorePoint(checkpoint=CommitRecord(5, 1, "m", "[]")),
+        replies.RestorePoint(checkpoint=CommitRecord(5, 1, "m", "[]", Divergence((2, 7), "w", 3))),
     ],
     ids=repr,
 )
@@ -93,21 +109,24 @@ def test_a_reply_comes_back_equal(reply: replies.Reply) -> None:
     assert convert.reply_from_message(message) == reply
 
 
-def test_a_hand_comes_back_equal() -> None:
+def test_a_shard_lease_comes_back_equal() -> None:
     for rows in ([], [(1, 0, 5), (2, 5, 6)]):
-        hand = replies.Hand(spans=np.array(rows, dtype=np.int64).reshape(-1, 3))
-        again = convert.reply_from_message(convert.reply_to_message(1, hand))
-        assert isinstance(again, replies.Hand)
-        assert np.array_equal(again.spans, hand.spans)
+        lease = replies.ShardLease(spans=np.array(rows, dtype=np.int64).reshape(-1, 3))
+        again = convert.reply_from_message(convert.reply_to_message(1, lease))
+        assert isinstance(again, replies.ShardLease)
+        assert np.array_equal(again.spans, lease.spans)
 
 
 def test_every_command_reply_and_effect_has_its_message() -> None:
-    kinds = {k for k in vars(commands).values() if isinstance(k, type) and issubclass(k, JobCommand)}
-    concrete = kinds - {JobCommand, commands.WorkerCommand, commands.FencedCommand}
+    modules = vars(commands), vars(administration)
+    kinds = {k for names in modules for k in names.values() if isinstance(k, type) and issubclass(k, Command)}
+    concrete = {kind for kind in kinds if not kind.__name__.endswith("Command")}
     assert set(convert.COMMANDS) == concrete
     # By name: dataclasses with slots leave a class of the same name behind.
     assert {kind.__name__ for kind in convert.EFFECTS} == {kind.__name__ for kind in Effect.__subclasses__()}
-    assert {field.name for field in pb.Command.DESCRIPTOR.fields} == set(convert.COMMANDS.values())
+    assert {field.name for field in pb.Command.DESCRIPTOR.oneofs_by_name["kind"].fields} == set(
+        convert.COMMANDS.values()
+    )
 
 
 def test_what_another_language_leaves_out_has_its_default() -> None:

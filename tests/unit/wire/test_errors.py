@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from strata import errors
-from strata.errors import StrataError
+from strata.errors import BadCommandError, StrataError, fields_of
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire.errors import from_error, status_of, to_error
 from tests.unit.test_errors import SAMPLES
@@ -17,7 +17,7 @@ def test_an_error_crosses_the_wire_with_message_and_fields(error: StrataError) -
     again = from_error(pb.Error.FromString(to_error(error).SerializeToString()))
     assert type(again) is type(error)
     assert str(again) == str(error)
-    assert vars(again) == vars(error)
+    assert fields_of(again) == fields_of(error)
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
@@ -30,6 +30,17 @@ def test_foreign_classes_are_never_made() -> None:
         error = from_error(pb.Error(kind=kind, message="text", fields='{"a": 1}'))
         assert type(error) is StrataError
         assert "text" in str(error)
+
+
+def test_notes_travel_and_fields_that_are_not_declared_do_not() -> None:
+    error = BadCommandError("no")
+    error.add_note("seen at the third attempt")
+    message = to_error(error)
+    message.fields = message.fields.replace("{", '{"args": ["other"], "recovery": "retry", ', 1)
+    again = from_error(message)
+    assert again.__notes__ == ["seen at the third attempt"]
+    assert vars(again).keys() == {"problem", "__notes__"}
+    assert str(again) == str(error)
 
 
 def test_a_bug_is_internal_and_a_bad_argument_is_not() -> None:

@@ -2,3 +2,5 @@
 
 A format sees one file at a time, as random access to bytes; where those bytes lie is not its concern.
 """
+
+import strata.data.arrow_library  # noqa: F401 - before any of its modules

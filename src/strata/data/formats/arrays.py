@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strata.data.columns import Columns
 from strata.data.formats import npy, tensors
-from strata.data.formats.protocol import FileMeta, merge_equal
+from strata.data.formats.protocol import FileMeta, merge_declared
+from strata.data.rows.columns import Columns
 from strata.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strata.data.files import ByteFile
+    from strata.data.files.random_access import ByteFile
 
 COLUMN = "data"
 # All that zipfile says of an archive that is damaged, encrypted, or of a kind that it does not know.
@@ -71,13 +71,15 @@ class Arrays:
         for name, array in arrays.items():
             for column, dtype in _columns_of(name, array.dtype).items():
                 base, inner = dtype.subdtype or (dtype, ())
+                if base.names is not None:
+                    raise _corrupt(file, f"its field {column!r} has fields inside; write each as a field of its own", 0)
                 fields.append(tensors.field_of(column, base.newbyteorder("="), (*array.shape[1:], *inner)))
         # What is deflated or stored by columns has no rows to go to, and is decoded as one block.
         whole = count > 0 and any(array.member or array.fortran for array in arrays.values())
         start = np.zeros(1 if whole else 0, np.int64)
         return FileMeta(count, file.size_bytes, start, start), pa.schema(fields)
 
-    merge = staticmethod(merge_equal)
+    merge = staticmethod(merge_declared)
 
     def open(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> ArrayReader:
         """Read headers, and keep them."""

@@ -6,27 +6,31 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from strata.data.formats import tensors
-from strata.data.formats.protocol import FileMeta, merge_equal
+from strata.data.formats.protocol import FileMeta, merge_declared
 from strata.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from strata.data.columns import Columns
-    from strata.data.files import ByteFile
+    from strata.data.files.random_access import ByteFile
+    from strata.data.rows.columns import Columns
 
 MAGIC = b"ARROW1"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_NONE = np.empty(0, np.int64)
 
 
 class _Message(NamedTuple):
     kind: int
     offset: int
     end: int
-    rows: int
+    rows: int = 0
+    # How many values each array of a batch misses, in the order of a walk through the types.
+    missing: npt.NDArray[np.int64] = _NONE
 
 
 class Arrow:
@@ -36,8 +40,13 @@ class Arrow:
 
     def scan(self, file: ByteFile) -> tuple[FileMeta, pa.Schema]:
         """Walk from message to message, past the data."""
-        messages = list(_walk(file))
-        batches = [message for message in messages if message.kind == _BATCH]
+        if _is_file(file):
+            batches = list(_walk_footer(file))
+            schema = _open_file(file).schema
+        else:
+            messages = list(_walk(file))
+            batches = [message for message in messages if message.kind == _BATCH]
+            schema = _read_schema(file, messages)
         rows = np.cumsum([0, *(batch.rows for batch in batches)])
         meta = FileMeta(
             rows=int(rows[-1]),
@@ -45,17 +54,43 @@ class Arrow:
             block_rows=rows[:-1].astype(np.int64),
             block_offsets=np.array([batch.offset for batch in batches], dtype=np.int64),
         )
-        return meta, tensors.decoded_schema(_read_schema(file, messages))
+        return meta, _with_nulls(tensors.decoded_schema(schema), schema, batches)
 
-    merge = staticmethod(merge_equal)
+    merge = staticmethod(merge_declared)
 
-    def open(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> ArrowReader:
-        """Read the schema, and find the dictionaries if there are any."""
-        return ArrowReader(file, meta, schema)
+    def open(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> ArrowFileReader | ArrowStreamReader:
+        """Read the footer of a file; the schema, and the dictionaries if there are any, of a stream."""
+        return ArrowFileReader(file, meta, schema) if _is_file(file) else ArrowStreamReader(file, meta, schema)
 
 
-class ArrowReader:
-    """One open Arrow file or stream."""
+class ArrowFileReader:
+    """One open Arrow file; its footer says where batches and dictionaries are, whatever lies between them."""
+
+    def __init__(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> None:
+        self._file = file
+        self._meta = meta
+        self._schema = schema
+        self._opened = _open_file(file)
+
+    def read(self, start: int, stop: int, columns: Sequence[str]) -> Columns:
+        """Return whole record batches, as views where they are not compressed."""
+        batches = [self._read_batch(block).select(list(columns)) for block in self._meta.blocks_of(start, stop)]
+        return tensors.decode(pa.Table.from_batches(batches), self._schema)
+
+    def _read_batch(self, block: int) -> pa.RecordBatch:
+        offset = int(self._meta.block_offsets[block])
+        self._file.read(offset, 8)  # a file that was shortened is found here, and not by the kernel
+        try:
+            batch = self._opened.get_batch(block)
+            # In full, because a wrong offset in it would be followed out of the mapping.
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise _corrupt(self._file, str(error), offset, f"record batch {block}") from error
+        return batch
+
+
+class ArrowStreamReader:
+    """One open Arrow stream."""
 
     def __init__(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> None:
         self._file = file
@@ -90,23 +125,64 @@ class ArrowReader:
 
     def _read_with_dictionaries(self, offset: int, data: pa.Buffer) -> pa.RecordBatch:
         """Read a stream of the schema, the dictionaries that hold at this batch, and the batch."""
-        is_file = self._opening.offset > 0
-        # In a stream a later dictionary replaces an earlier one; in a file there is one, wherever it stands.
-        valid = [each for each in self._dictionaries if is_file or each.offset < offset]
+        # A later dictionary replaces an earlier one.
+        valid = [each for each in self._dictionaries if each.offset < offset]
         parts = [self._file.read(each.offset, each.end - each.offset) for each in (self._opening, *valid)]
         stream = b"".join(part.to_pybytes() for part in parts) + data.to_pybytes()
         return pa.ipc.open_stream(stream).read_next_batch()
 
 
-def _walk(file: ByteFile) -> Iterator[_Message]:
-    """Yield every message's place; a file that ends inside one is corrupt."""
-    is_file = file.size_bytes >= 8 and file.read(0, 6).to_pybytes() == MAGIC
-    if is_file and file.read(file.size_bytes - 6, 6).to_pybytes() != MAGIC:
-        raise _corrupt(file, "its end is missing", file.size_bytes, "footer")
-    offset = 8 if is_file else 0
+def _is_file(file: ByteFile) -> bool:
     if file.size_bytes < 8:
         raise _corrupt(file, f"it has {file.size_bytes} bytes", 0, None)
-    number = 0
+    if file.read(0, 6).to_pybytes() != MAGIC:
+        return False
+    if file.read(file.size_bytes - 6, 6).to_pybytes() != MAGIC:
+        raise _corrupt(file, "its end is missing", file.size_bytes, "footer")
+    return True
+
+
+def _open_file(file: ByteFile) -> pa.RecordBatchFileReader:
+    try:
+        opened = pa.ipc.open_file(file.native())
+        tensors.decoded_schema(opened.schema)  # so that names that are no text are found here
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _corrupt(file, str(error), file.size_bytes, "footer") from error
+    return opened
+
+
+def _walk_footer(file: ByteFile) -> Iterator[_Message]:
+    """Yield the place of every record batch, as the footer lists them."""
+    size = int.from_bytes(file.read(file.size_bytes - 10, 4).to_pybytes(), "little")
+    begin = file.size_bytes - 10 - size
+    if begin < 8:
+        raise _corrupt(file, "its footer would begin before it", file.size_bytes - 10, "footer")
+    footer = file.read(begin, size).to_pybytes()
+    try:
+        (root,) = struct.unpack_from("<I", footer)
+        at = _field(footer, root, 3)
+        at += struct.unpack_from("<I", footer, at)[0] if at else 0
+        count = struct.unpack_from("<I", footer, at)[0] if at else 0
+        # Where a message begins, how long its header is, and how long its body.
+        places = [struct.unpack_from("<qi4xq", footer, at + 4 + 24 * number) for number in range(count)]
+    except (struct.error, IndexError) as error:
+        raise _corrupt(file, "its footer cannot be read", begin, "footer") from error
+    for number, (offset, header_bytes, body_bytes) in enumerate(places):
+        part, end = f"record batch {number}", offset + header_bytes + body_bytes
+        if offset < 8 or header_bytes < 8 or body_bytes < 0 or end > begin:
+            raise _corrupt(file, "its footer names a place outside of the data", begin, part)
+        header = file.read(offset, header_bytes).to_pybytes()
+        # Before the header stand a mark and its length; files of before 2019 have no mark.
+        start = 8 if header.startswith(b"\xff\xff\xff\xff") else 4
+        kind, _, rows, missing = _parse_checked(file, header[start:], offset, part)
+        if kind != _BATCH:
+            raise _corrupt(file, "its footer names what is no record batch", offset, part)
+        yield _Message(kind, offset, end, rows, missing)
+
+
+def _walk(file: ByteFile) -> Iterator[_Message]:
+    """Yield every message's place in a stream; one that ends inside a message is corrupt."""
+    offset = number = 0
     while offset < file.size_bytes:
         prefix = file.read(offset, min(8, file.size_bytes - offset)).to_pybytes()
         if len(prefix) < 8:
@@ -119,28 +195,61 @@ def _walk(file: ByteFile) -> Iterator[_Message]:
         if length < 0 or offset + 8 + length > file.size_bytes:
             raise _corrupt(file, "it ends inside a message", offset, f"message {number}")
         header = file.read(offset + 8, length).to_pybytes()
-        try:
-            kind, body_bytes, rows = _parse(header)
-        except (struct.error, IndexError) as error:
-            raise _corrupt(file, "its message has no readable header", offset, f"message {number}") from error
+        kind, body_bytes, rows, missing = _parse_checked(file, header, offset, f"message {number}")
         end = offset + 8 + length + body_bytes
         if body_bytes < 0 or rows < 0 or end > file.size_bytes:
             raise _corrupt(file, "it ends inside a message", offset, f"message {number}")
-        yield _Message(kind, offset, end, rows)
+        yield _Message(kind, offset, end, rows, missing)
         offset = end
         number += 1
 
 
-def _parse(header: bytes) -> tuple[int, int, int]:
-    """Return kind, body size and rows out of a flatbuffer ``Message``, without touching the body."""
+def _parse_checked(
+    file: ByteFile, header: bytes, offset: int, part: str
+) -> tuple[int, int, int, npt.NDArray[np.int64]]:
+    try:
+        return _parse(header)
+    except (struct.error, IndexError, ValueError) as error:
+        raise _corrupt(file, "its message has no readable header", offset, part) from error
+
+
+def _parse(header: bytes) -> tuple[int, int, int, npt.NDArray[np.int64]]:
+    """Return kind, body size, rows and missing values out of a flatbuffer ``Message``, without touching the body."""
     (root,) = struct.unpack_from("<I", header)
     kind = struct.unpack_from("<B", header, at)[0] if (at := _field(header, root, 1)) else 0
     body_bytes = struct.unpack_from("<q", header, at)[0] if (at := _field(header, root, 3)) else 0
-    rows = 0
+    rows, missing = 0, _NONE
     if kind == _BATCH and (at := _field(header, root, 2)):
         table = at + struct.unpack_from("<I", header, at)[0]
         rows = struct.unpack_from("<q", header, at)[0] if (at := _field(header, table, 0)) else 0
-    return kind, body_bytes, rows
+        if at := _field(header, table, 1):
+            at += struct.unpack_from("<I", header, at)[0]
+            (count,) = struct.unpack_from("<I", header, at)
+            # A node is the length of an array, and how many of its values are missing.
+            missing = np.frombuffer(header, "<i8", 2 * count, at + 4)[1::2]
+    return kind, body_bytes, rows, missing
+
+
+def _with_nulls(schema: pa.Schema, own: pa.Schema, batches: Sequence[_Message]) -> pa.Schema:
+    """Return the schema with the columns as not nullable that miss no value in any batch."""
+    counts = [_count_nodes(field.type) for field in own]
+    if any(len(batch.missing) != sum(counts) for batch in batches):
+        return schema
+    total = np.sum([batch.missing != 0 for batch in batches], axis=0) if batches else np.zeros(sum(counts))
+    fields, at = [], 0
+    for field, stored, count in zip(schema, own, counts, strict=True):
+        may_miss = bool(total[at : at + count].any()) or _has_dictionary(stored.type)
+        fields.append(field.with_nullable(field.nullable and may_miss))
+        at += count
+    return pa.schema(fields)
+
+
+def _count_nodes(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _count_nodes(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return 1
+    return 1 + sum(_count_nodes(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _field(header: bytes, table: int, number: int) -> int:

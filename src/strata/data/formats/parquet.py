@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strata.data.columns import Columns
 from strata.data.formats import tensors
-from strata.data.formats.protocol import FileMeta, merge_equal
+from strata.data.formats.parquet_footer import columns_with_missing_values
+from strata.data.formats.protocol import FileMeta, merge_declared
+from strata.data.rows.columns import Columns
 from strata.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strata.data.files import ByteFile
+    from strata.data.files.random_access import ByteFile
 
 
 class Parquet:
@@ -47,11 +48,12 @@ class Parquet:
             problem = f"its row groups have {rows[-1]} rows, but its footer says {metadata.num_rows}"
             raise CorruptFileError(file.name, problem, kind=self.kind, part="footer")
         try:
-            return meta, tensors.decoded_schema(opened.schema_arrow)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+            missing = columns_with_missing_values(_footer(file))
+            return meta, _with_nulls(tensors.decoded_schema(opened.schema_arrow), missing)
+        except (pa.ArrowException, ValueError) as error:
             raise _corrupt(file, error, "schema", None) from error
 
-    merge = staticmethod(merge_equal)
+    merge = staticmethod(merge_declared)
 
     def open(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> ParquetReader:
         """Read the footer, and keep it."""
@@ -104,6 +106,22 @@ def _open(file: ByteFile, *, verify: bool) -> pq.ParquetFile:
         return pq.ParquetFile(file.native(), page_checksum_verification=verify)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _corrupt(file, error, "footer", file.size_bytes - 8) from error
+
+
+def _footer(file: ByteFile) -> bytes:
+    length = int.from_bytes(memoryview(file.read(file.size_bytes - 8, 4)), "little")
+    return bytes(memoryview(file.read(file.size_bytes - 8 - length, length)))
+
+
+def _with_nulls(schema: pa.Schema, missing: set[str]) -> pa.Schema:
+    """Return the schema with the columns of numbers as not nullable that, by the footer, miss no value."""
+    return pa.schema([field.with_nullable(field.nullable and _may_miss(field, missing)) for field in schema])
+
+
+def _may_miss(field: pa.Field, missing: set[str]) -> bool:
+    kind = field.type
+    is_fixed = pa.types.is_fixed_size_list(kind) or pa.types.is_fixed_size_binary(kind)
+    return field.name in missing or not (pa.types.is_primitive(kind) or is_fixed)
 
 
 def _offset(group: pq.RowGroupMetaData) -> int:

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from strata.data.formats.tensors import describe_type
+from strata.data.formats.tensors import describe_type, is_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from strata.data.columns import Columns
-    from strata.data.files import ByteFile
+    from strata.data.files.random_access import ByteFile
+    from strata.data.rows.columns import Columns
 
 Integers = npt.NDArray[np.int64]
 
@@ -80,14 +79,68 @@ class Format(Protocol):
         ...
 
 
-def merge_equal(first: pa.Schema, second: pa.Schema) -> pa.Schema:
-    """The merge of formats that say their types: they must be the same, in any order of columns."""
-    if first.equals(second, check_metadata=True):
+def merge_declared(first: pa.Schema, second: pa.Schema) -> pa.Schema:
+    """The merge of formats that say their types: the same columns, of types of which one holds the other's values.
+
+    Strings and bytes may be of both widths, whole numbers and floats of several, and a column may be empty in a file.
+    """
+    for name in [*first.names, *second.names]:
+        if name not in second.names or name not in first.names:
+            raise ValueError(f"column {name!r} is only in the {'first' if name in first.names else 'second'}")
+    return pa.schema([_merge_fields(field, second.field(field.name)) for field in first])
+
+
+def _merge_fields(first: pa.Field, second: pa.Field) -> pa.Field:
+    nullable = first.nullable or second.nullable
+    left, right = describe_type(first), describe_type(second)
+    if left == right and first.type == second.type:
+        return first.with_nullable(nullable)
+    # Arrays that are kept as bytes are what they are; only lists of them can be compared with lists.
+    kind = None if is_tensor(first) or is_tensor(second) else wider_type(first.type, second.type)
+    if kind is None and pa.types.is_null(second.type):
+        return first.with_nullable(nullable=True)
+    if kind is None and pa.types.is_null(first.type):
+        return second.with_nullable(nullable=True)
+    if kind is None:
+        raise ValueError(f"column {first.name!r} is {left} in the first and {right} in the second")
+    return pa.field(first.name, kind, nullable=nullable, metadata=first.metadata)
+
+
+def wider_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds every value of both exactly; None if neither is meant to hold the other's."""
+    types = pa.types
+    if first == second or types.is_null(second):
         return first
-    left, right = ({field.name: describe_type(field) for field in each} for each in (first, second))
-    for name in [*left, *right]:
-        if name not in right or name not in left:
-            raise ValueError(f"column {name!r} is only in the {'first' if name in left else 'second'}")
-        if left[name] != right[name]:
-            raise ValueError(f"column {name!r} is {left[name]} in the first and {right[name]} in the second")
-    return first
+    if types.is_null(first):
+        return second
+    for family, wide in _WIDE:
+        if family(first) and family(second):
+            return wide
+    if types.is_floating(first) and types.is_floating(second):
+        return max(first, second, key=lambda kind: kind.bit_width)
+    if types.is_integer(first) and types.is_integer(second):
+        if types.is_signed_integer(first) == types.is_signed_integer(second):
+            return max(first, second, key=lambda kind: kind.bit_width)
+        signed, unsigned = (first, second) if types.is_signed_integer(first) else (second, first)
+        wanted = max(signed.bit_width, 2 * unsigned.bit_width)
+        return pa.type_for_alias(f"int{wanted}") if wanted <= 64 else None
+    if _is_varying_list(first) and _is_varying_list(second):
+        inner = wider_type(first.value_type, second.value_type)
+        is_large = types.is_large_list(first) or types.is_large_list(second)
+        return None if inner is None else (pa.large_list(inner) if is_large else pa.list_(inner))
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_varying_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+_WIDE = ((_is_text, pa.large_string()), (_is_bytes, pa.large_binary()))

@@ -6,6 +6,7 @@ import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strata.data.option_checks import check_flag, check_whole
 from strata.errors import UnknownDataFormatError
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ FORMATS = {
         "parquet", "Parquet", (".parquet", ".pq"), compressible=False, only_reading=frozenset({"verify"})
     ),
     "arrow": _Entry("arrow", "Arrow", (".arrow", ".arrows", ".feather", ".ipc"), compressible=False),
-    "csv": _Entry("csv", "Csv", (".csv", ".tsv"), compressible=True),
-    "jsonl": _Entry("jsonl", "JsonLines", (".jsonl", ".ndjson", ".jsonlines"), compressible=True),
-    "tfrecord": _Entry("tfrecord", "TfRecord", (".tfrecord", ".tfrecords"), compressible=True),
-    "webdataset": _Entry("webdataset", "WebDataset", (".tar", ".tgz"), compressible=True),
+    "csv": _Entry("text.csv", "Csv", (".csv", ".tsv"), compressible=True),
+    "jsonl": _Entry("text.jsonl", "JsonLines", (".jsonl", ".ndjson", ".jsonlines"), compressible=True),
+    "tfrecord": _Entry("records.tfrecord", "TfRecord", (".tfrecord", ".tfrecords"), compressible=True),
+    "webdataset": _Entry("tars.webdataset", "WebDataset", (".tar", ".tgz"), compressible=True),
     "numpy": _Entry("arrays", "Arrays", (".npy", ".npz"), compressible=False),
     "tokens": _Entry("tokens", "Tokens", (".bin", ".tokens"), compressible=False),
 }
@@ -85,8 +86,13 @@ def make_format(kind: str, options: Mapping[str, Any] | None = None) -> Format:
     entry = FORMATS[kind]
     made = getattr(import_module(f"{__package__}.{entry.home}"), entry.name)
     known = inspect.signature(made).parameters
-    for name in options or {}:
+    for name, value in (options or {}).items():
         if name not in known:
             raise ValueError(f"format {kind} has no option {name!r}; it has {', '.join(known) or 'none'}")
+        # Signatures say their types as text. Each format checks by itself what its numbers and words may be.
+        if known[name].annotation == "int":
+            check_whole(name, value, least=0)
+        elif known[name].annotation == "bool":
+            check_flag(name, value)
     result: Format = made(**(options or {}))
     return result

@@ -8,36 +8,40 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from strata.data.columns import Columns
+from strata.data.rows.columns import Columns, from_arrow_array
+from strata.data.rows.plain_arrow import plain_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from strata.data.columns import Column
+    from strata.data.rows.columns import Column
 
 KEY = b"strata.tensor"
+_HUB_ARRAY = re.compile(r"datasets\.features\.features\.Array\dDExtensionType")
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema as its rows are given: dictionaries by their values, without the file's own notes."""
-    return pa.schema([pa.field(each.name, _decoded(each.type), metadata=_note(each)) for each in schema])
+    return pa.schema([_decoded_field(each) for each in schema])
 
 
 def decode(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> Columns:
     """Return the rows as columns, tensors as what they are."""
     columns = Columns.from_arrow(table)
-    noted = {name for name in columns.names if _note(schema.field(name)) is not None}
-    if not noted:
-        return columns
-    return Columns(
-        {name: _view(columns[name], schema.field(name)) if name in noted else columns[name] for name in columns.names},
-        columns.num_rows,
-    )
+    changed: dict[str, Any] = {}
+    for name in columns.names:
+        field = schema.field(name)
+        if _note(field) is not None:
+            changed[name] = _view(columns[name], field)
+        elif not isinstance(columns[name], np.ndarray) and pa.types.is_fixed_size_list(field.type):
+            changed[name] = _fixed_lists(columns[name], field.type)
+    return Columns({name: changed.get(name, columns[name]) for name in columns.names}, columns.num_rows)
 
 
 def encoded_schema(schema: pa.Schema, *, as_bytes: bool) -> pa.Schema:
@@ -60,15 +64,28 @@ def describe_type(field: pa.Field) -> str:
 
 def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.Field:
     """Return the field of a column whose rows are arrays of this type and shape."""
-    if not shape and dtype.kind in "biuf":
-        return pa.field(name, pa.from_numpy_dtype(dtype))
+    # Arrow has no floats beyond 64 bits.
+    if not shape and dtype.kind in "biuf" and dtype.itemsize <= 8:
+        return pa.field(name, pa.from_numpy_dtype(dtype), nullable=False)
     width = math.prod(shape) * dtype.itemsize
-    return pa.field(name, pa.binary(width), metadata=_describe(np.empty((0, *shape), dtype)))
+    return pa.field(name, pa.binary(width), nullable=False, metadata=_describe(np.empty((0, *shape), dtype)))
 
 
 def is_tensor(field: pa.Field) -> bool:
     """Whether the field's rows are arrays that are kept as bytes."""
     return _note(field) is not None
+
+
+def is_extension(kind: pa.DataType) -> bool:
+    """Whether the type is another one with a meaning that Arrow does not know, or knows by a name."""
+    return isinstance(kind, pa.BaseExtensionType)
+
+
+def plain(array: pa.Array) -> npt.NDArray[Any]:
+    """Return a column of one fixed width without missing values as NumPy."""
+    found = from_arrow_array(array)
+    assert isinstance(found, np.ndarray)
+    return found
 
 
 def shape_of(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -107,16 +124,16 @@ def _as_bytes(column: npt.NDArray[Any]) -> pa.Array:
 
 
 def _encoded(field: pa.Field, *, as_bytes: bool) -> pa.Field:
-    found = shape_of(field) if is_tensor(field) else _list_shape(field.type)
+    found = shape_of(field) if is_tensor(field) else list_shape(field.type)
     if found is None:
         return pa.field(field.name, field.type)
-    return field_of(field.name, *found) if as_bytes else pa.field(field.name, _list_type(*found))
+    # Rows of it may be missing, whatever it was read from.
+    made = field_of(field.name, *found) if as_bytes else pa.field(field.name, _list_type(*found))
+    return made.with_nullable(nullable=True)
 
 
-def _list_shape(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+def list_shape(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     """Return type and shape if each row is an array of numbers of one fixed shape."""
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return np.dtype(kind.value_type.to_pandas_dtype()), tuple(kind.shape)
     shape = []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
@@ -165,5 +182,28 @@ def _nulls_as_lists(column: pa.Array, dtype: np.dtype[Any], shape: tuple[int, ..
     return pa.array(rows, _list_type(dtype, shape))
 
 
-def _decoded(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _decoded_field(field: pa.Field) -> pa.Field:
+    kind = _hub_array(field) or plain_type(field.type)
+    return pa.field(field.name, kind, nullable=field.nullable, metadata=_note(field))
+
+
+def _hub_array(field: pa.Field) -> pa.DataType | None:
+    """Return the type of an array of Hugging Face ``datasets``: lists in the file, and a note of their one shape."""
+    # Types that Arrow itself defines have no such note.
+    if isinstance(field.type, pa.ExtensionType):
+        name, note = field.type.extension_name, field.type.__arrow_ext_serialize__()
+    else:
+        metadata = field.metadata or {}
+        name = metadata.get(b"ARROW:extension:name", b"").decode("utf-8", "replace")
+        note = metadata.get(b"ARROW:extension:metadata", b"")
+    if not _HUB_ARRAY.fullmatch(name):
+        return None
+    shape, dtype = json.loads(note)
+    # The first dimension may differ from row to row; then they are lists.
+    return None if None in shape else _list_type(np.dtype(dtype), tuple(shape))
+
+
+def _fixed_lists(column: pa.Array, kind: pa.DataType) -> Column:
+    """Return lists that are known to have one length as arrays, or as lists of that length where some are missing."""
+    fixed = column.cast(kind)
+    return from_arrow_array(fixed)

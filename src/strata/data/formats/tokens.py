@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from strata.data.columns import Columns
 from strata.data.formats import tensors
-from strata.data.formats.protocol import FileMeta, merge_equal
+from strata.data.formats.protocol import FileMeta, merge_declared
+from strata.data.rows.columns import Columns
 from strata.errors import CorruptFileError, UnknownDataFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strata.data.files import ByteFile
+    from strata.data.files.random_access import ByteFile
 
 COLUMN = "tokens"
 DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
@@ -65,7 +65,7 @@ class Tokens:
         schema = pa.schema([tensors.field_of(COLUMN, dtype, (self._width,))])
         return FileMeta(rows, file.size_bytes), schema
 
-    merge = staticmethod(merge_equal)
+    merge = staticmethod(merge_declared)
 
     def open(self, file: ByteFile, meta: FileMeta, schema: pa.Schema) -> TokenReader:
         """Return a reader; there is nothing to prepare."""

@@ -25,7 +25,7 @@ class ServerFrame(_message.Message):
     def __init__(self, reply: _Optional[_Union[Reply, _Mapping]] = ..., effect: _Optional[_Union[Effect, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "take_hand", "report_progress", "ack_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "vouch", "skip_samples", "reject_checkpoint")
+    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "lease_shards", "report_progress", "report_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "keep_alive", "skip_samples", "reject_checkpoint", "offer_releases", "bring_release", "forget_workers", "remove_job", "rewind_job", "report_stall", "create_tenant", "set_tenant", "remove_tenant", "create_token", "revoke_token", "forget_tokens", "by", "address")
     CONFIGURE_JOB_FIELD_NUMBER: _ClassVar[int]
     REGISTER_WORKER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -36,9 +36,9 @@ class Command(_message.Message):
     CANCEL_BARRIER_FIELD_NUMBER: _ClassVar[int]
     REGISTER_DATASET_FIELD_NUMBER: _ClassVar[int]
     ASK_RESTORE_POINT_FIELD_NUMBER: _ClassVar[int]
-    TAKE_HAND_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SHARDS_FIELD_NUMBER: _ClassVar[int]
     REPORT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    ACK_PART_FIELD_NUMBER: _ClassVar[int]
+    REPORT_PART_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_COMMIT_FIELD_NUMBER: _ClassVar[int]
     ABORT_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     ASK_FOR_MANIFEST_FIELD_NUMBER: _ClassVar[int]
@@ -49,9 +49,23 @@ class Command(_message.Message):
     GET_KEY_FIELD_NUMBER: _ClassVar[int]
     ASK_COMMIT_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    VOUCH_FIELD_NUMBER: _ClassVar[int]
+    KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
     SKIP_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REJECT_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    OFFER_RELEASES_FIELD_NUMBER: _ClassVar[int]
+    BRING_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    FORGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_JOB_FIELD_NUMBER: _ClassVar[int]
+    REWIND_JOB_FIELD_NUMBER: _ClassVar[int]
+    REPORT_STALL_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TENANT_FIELD_NUMBER: _ClassVar[int]
+    SET_TENANT_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_TENANT_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FORGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     configure_job: ConfigureJob
     register_worker: RegisterWorker
     heartbeat: Heartbeat
@@ -62,9 +76,9 @@ class Command(_message.Message):
     cancel_barrier: CancelBarrier
     register_dataset: RegisterDataset
     ask_restore_point: AskRestorePoint
-    take_hand: TakeHand
+    lease_shards: LeaseShards
     report_progress: ReportProgress
-    ack_part: AckPart
+    report_part: ReportPart
     confirm_commit: ConfirmCommit
     abort_checkpoint: AbortCheckpoint
     ask_for_manifest: AskForManifest
@@ -75,20 +89,34 @@ class Command(_message.Message):
     get_key: GetKey
     ask_commit: AskCommit
     give_up_checkpoint: GiveUpCheckpoint
-    vouch: Vouch
+    keep_alive: KeepAlive
     skip_samples: SkipSamples
     reject_checkpoint: RejectCheckpoint
-    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., take_hand: _Optional[_Union[TakeHand, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ..., reject_checkpoint: _Optional[_Union[RejectCheckpoint, _Mapping]] = ...) -> None: ...
+    offer_releases: OfferReleases
+    bring_release: BringRelease
+    forget_workers: ForgetWorkers
+    remove_job: RemoveJob
+    rewind_job: RewindJob
+    report_stall: ReportStall
+    create_tenant: CreateTenant
+    set_tenant: SetTenant
+    remove_tenant: RemoveTenant
+    create_token: CreateToken
+    revoke_token: RevokeToken
+    forget_tokens: ForgetTokens
+    by: str
+    address: str
+    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., lease_shards: _Optional[_Union[LeaseShards, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., report_part: _Optional[_Union[ReportPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ..., reject_checkpoint: _Optional[_Union[RejectCheckpoint, _Mapping]] = ..., offer_releases: _Optional[_Union[OfferReleases, _Mapping]] = ..., bring_release: _Optional[_Union[BringRelease, _Mapping]] = ..., forget_workers: _Optional[_Union[ForgetWorkers, _Mapping]] = ..., remove_job: _Optional[_Union[RemoveJob, _Mapping]] = ..., rewind_job: _Optional[_Union[RewindJob, _Mapping]] = ..., report_stall: _Optional[_Union[ReportStall, _Mapping]] = ..., create_tenant: _Optional[_Union[CreateTenant, _Mapping]] = ..., set_tenant: _Optional[_Union[SetTenant, _Mapping]] = ..., remove_tenant: _Optional[_Union[RemoveTenant, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., revoke_token: _Optional[_Union[RevokeToken, _Mapping]] = ..., forget_tokens: _Optional[_Union[ForgetTokens, _Mapping]] = ..., by: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("id", "error", "done", "registered", "heard", "restore_point", "hand", "key_value", "commit_progress", "data_shards")
+    __slots__ = ("id", "error", "done", "registered", "heartbeat_reply", "restore_point", "shard_lease", "key_value", "commit_progress", "data_shards")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
-    HEARD_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
     RESTORE_POINT_FIELD_NUMBER: _ClassVar[int]
-    HAND_FIELD_NUMBER: _ClassVar[int]
+    SHARD_LEASE_FIELD_NUMBER: _ClassVar[int]
     KEY_VALUE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -96,29 +124,31 @@ class Reply(_message.Message):
     error: Error
     done: Done
     registered: Registered
-    heard: Heard
+    heartbeat_reply: HeartbeatReply
     restore_point: RestorePoint
-    hand: Hand
+    shard_lease: ShardLease
     key_value: KeyValue
     commit_progress: CommitProgress
     data_shards: DataShards
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., hand: _Optional[_Union[Hand, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ..., data_shards: _Optional[_Union[DataShards, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., shard_lease: _Optional[_Union[ShardLease, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ..., data_shards: _Optional[_Union[DataShards, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted")
+    __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted", "release_wanted")
     GENERATION_CHANGED_FIELD_NUMBER: _ClassVar[int]
     BARRIER_RELEASED_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FAILED_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_WANTED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ABORTED_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_WANTED_FIELD_NUMBER: _ClassVar[int]
     generation_changed: GenerationChanged
     barrier_released: BarrierReleased
     barrier_failed: BarrierFailed
     manifest_wanted: ManifestWanted
     checkpoint_committed: CheckpointCommitted
     checkpoint_aborted: CheckpointAborted
-    def __init__(self, generation_changed: _Optional[_Union[GenerationChanged, _Mapping]] = ..., barrier_released: _Optional[_Union[BarrierReleased, _Mapping]] = ..., barrier_failed: _Optional[_Union[BarrierFailed, _Mapping]] = ..., manifest_wanted: _Optional[_Union[ManifestWanted, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_aborted: _Optional[_Union[CheckpointAborted, _Mapping]] = ...) -> None: ...
+    release_wanted: ReleaseWanted
+    def __init__(self, generation_changed: _Optional[_Union[GenerationChanged, _Mapping]] = ..., barrier_released: _Optional[_Union[BarrierReleased, _Mapping]] = ..., barrier_failed: _Optional[_Union[BarrierFailed, _Mapping]] = ..., manifest_wanted: _Optional[_Union[ManifestWanted, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_aborted: _Optional[_Union[CheckpointAborted, _Mapping]] = ..., release_wanted: _Optional[_Union[ReleaseWanted, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("kind", "message", "fields")
@@ -159,7 +189,7 @@ class RegisterWorker(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., gpu_count: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., preferred_rank: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "state", "step", "epoch", "resources")
+    __slots__ = ("job_id", "worker_id", "incarnation", "state", "step", "epoch", "resources", "account")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +204,7 @@ class Heartbeat(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
@@ -181,9 +212,62 @@ class Heartbeat(_message.Message):
     step: int
     epoch: int
     resources: _containers.ScalarMap[str, float]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    account: WorkerAccount
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., account: _Optional[_Union[WorkerAccount, _Mapping]] = ...) -> None: ...
 
-class Vouch(_message.Message):
+class WorkerAccount(_message.Message):
+    __slots__ = ("elapsed_s", "compute_s", "data_s", "save_s", "restore_s", "wait_s", "repeated_s", "other_s", "steps", "repeated_steps", "samples", "generation", "rank", "saves")
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    DATA_S_FIELD_NUMBER: _ClassVar[int]
+    SAVE_S_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_S_FIELD_NUMBER: _ClassVar[int]
+    OTHER_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    elapsed_s: float
+    compute_s: float
+    data_s: float
+    save_s: float
+    restore_s: float
+    wait_s: float
+    repeated_s: float
+    other_s: float
+    steps: int
+    repeated_steps: int
+    samples: int
+    generation: int
+    rank: int
+    saves: _containers.RepeatedCompositeFieldContainer[SaveNote]
+    def __init__(self, elapsed_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., data_s: _Optional[float] = ..., save_s: _Optional[float] = ..., restore_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., repeated_s: _Optional[float] = ..., other_s: _Optional[float] = ..., steps: _Optional[int] = ..., repeated_steps: _Optional[int] = ..., samples: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., saves: _Optional[_Iterable[_Union[SaveNote, _Mapping]]] = ...) -> None: ...
+
+class SaveNote(_message.Message):
+    __slots__ = ("step", "blocked_s", "stage_s", "write_s", "commit_s", "full_bytes", "is_failed", "is_diverged")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_S_FIELD_NUMBER: _ClassVar[int]
+    STAGE_S_FIELD_NUMBER: _ClassVar[int]
+    WRITE_S_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_S_FIELD_NUMBER: _ClassVar[int]
+    FULL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    IS_DIVERGED_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    blocked_s: float
+    stage_s: float
+    write_s: float
+    commit_s: float
+    full_bytes: int
+    is_failed: bool
+    is_diverged: bool
+    def __init__(self, step: _Optional[int] = ..., blocked_s: _Optional[float] = ..., stage_s: _Optional[float] = ..., write_s: _Optional[float] = ..., commit_s: _Optional[float] = ..., full_bytes: _Optional[int] = ..., is_failed: _Optional[bool] = ..., is_diverged: _Optional[bool] = ...) -> None: ...
+
+class KeepAlive(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -194,16 +278,32 @@ class Vouch(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "reason")
+    __slots__ = ("job_id", "worker_id", "incarnation", "reason", "cause")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    cause: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., reason: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class ReportStall(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "reason", "is_over")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    reason: str
+    is_over: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., reason: _Optional[str] = ..., is_over: _Optional[bool] = ...) -> None: ...
 
 class ChannelLost(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation")
@@ -216,14 +316,32 @@ class ChannelLost(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class FailWorkers(_message.Message):
-    __slots__ = ("job_id", "workers", "reason")
+    __slots__ = ("job_id", "workers", "reason", "cause")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     workers: _containers.RepeatedCompositeFieldContainer[Incarnation]
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[Incarnation, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+    cause: str
+    def __init__(self, job_id: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[Incarnation, _Mapping]]] = ..., reason: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class ForgetWorkers(_message.Message):
+    __slots__ = ("job_id", "workers")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    workers: _containers.RepeatedCompositeFieldContainer[Incarnation]
+    def __init__(self, job_id: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[Incarnation, _Mapping]]] = ...) -> None: ...
+
+class RemoveJob(_message.Message):
+    __slots__ = ("job_id", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Incarnation(_message.Message):
     __slots__ = ("worker_id", "incarnation")
@@ -234,7 +352,7 @@ class Incarnation(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class ArriveAtBarrier(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "name", "expected", "timeout_s", "payload")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "name", "expected", "timeout_s", "payload", "round")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +361,7 @@ class ArriveAtBarrier(_message.Message):
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
@@ -251,7 +370,50 @@ class ArriveAtBarrier(_message.Message):
     expected: int
     timeout_s: float
     payload: bytes
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., name: _Optional[str] = ..., expected: _Optional[int] = ..., timeout_s: _Optional[float] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    round: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., name: _Optional[str] = ..., expected: _Optional[int] = ..., timeout_s: _Optional[float] = ..., payload: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
+
+class OfferReleases(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "meetings")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEETINGS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    generation: int
+    meetings: _containers.RepeatedCompositeFieldContainer[Meeting]
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., meetings: _Optional[_Iterable[_Union[Meeting, _Mapping]]] = ...) -> None: ...
+
+class Meeting(_message.Message):
+    __slots__ = ("name", "round")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    round: int
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+
+class BringRelease(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "name", "round", "payloads", "waited_s")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    generation: int
+    name: str
+    round: int
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    waited_s: float
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., name: _Optional[str] = ..., round: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class CancelBarrier(_message.Message):
     __slots__ = ("job_id", "name", "reason")
@@ -264,15 +426,17 @@ class CancelBarrier(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ExpireBarrier(_message.Message):
-    __slots__ = ("job_id", "name")
+    __slots__ = ("job_id", "name", "round")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    round: int
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
 
 class RegisterDataset(_message.Message):
-    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "data_order")
+    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "data_order", "window_shards")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -280,6 +444,7 @@ class RegisterDataset(_message.Message):
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     DATA_ORDER_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SHARDS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     dataset_id: str
     total_samples: int
@@ -287,7 +452,8 @@ class RegisterDataset(_message.Message):
     shuffle: bool
     seed: int
     data_order: str
-    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., data_order: _Optional[str] = ...) -> None: ...
+    window_shards: int
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., data_order: _Optional[str] = ..., window_shards: _Optional[int] = ...) -> None: ...
 
 class AskRestorePoint(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "generation")
@@ -301,26 +467,26 @@ class AskRestorePoint(_message.Message):
     generation: int
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
-class TakeHand(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "epoch", "ticket")
+class LeaseShards(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "dataset_id", "epoch", "sequence")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    TICKET_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
     generation: int
     dataset_id: str
     epoch: int
-    ticket: int
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ticket: _Optional[int] = ...) -> None: ...
+    sequence: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class ReportProgress(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "sequence", "dataset_id", "epoch", "step", "spans")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "sequence", "dataset_id", "epoch", "step", "spans", "is_passed_over")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +496,7 @@ class ReportProgress(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
+    IS_PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
@@ -339,7 +506,8 @@ class ReportProgress(_message.Message):
     epoch: int
     step: int
     spans: _containers.RepeatedCompositeFieldContainer[Span]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., sequence: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+    is_passed_over: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., sequence: _Optional[int] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., is_passed_over: _Optional[bool] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("shard", "start", "stop")
@@ -371,30 +539,28 @@ class SkipSamples(_message.Message):
     reason: str
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class AckPart(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "step", "epoch", "part", "size_bytes", "digest")
+class ReportPart(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "step", "epoch", "report", "progress")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
-    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
     generation: int
     step: int
     epoch: int
-    part: str
-    size_bytes: int
-    digest: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., part: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    report: PartReport
+    progress: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., report: _Optional[_Union[PartReport, _Mapping]] = ..., progress: _Optional[int] = ...) -> None: ...
 
 class ConfirmCommit(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "manifest", "cursors", "generation")
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "manifest", "cursors", "generation", "diverged")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +569,7 @@ class ConfirmCommit(_message.Message):
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
@@ -411,21 +578,22 @@ class ConfirmCommit(_message.Message):
     manifest: str
     cursors: str
     generation: int
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    diverged: Divergence
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ..., generation: _Optional[int] = ..., diverged: _Optional[_Union[Divergence, _Mapping]] = ...) -> None: ...
 
 class AskCommit(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "step", "part")
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "path")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
     step: int
-    part: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., part: _Optional[str] = ...) -> None: ...
+    path: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
 
 class GiveUpCheckpoint(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "step", "generation", "reason")
@@ -482,16 +650,30 @@ class AdoptCheckpoints(_message.Message):
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
-    checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
-    def __init__(self, job_id: _Optional[str] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CommitRecord]
+    def __init__(self, job_id: _Optional[str] = ..., checkpoints: _Optional[_Iterable[_Union[CommitRecord, _Mapping]]] = ...) -> None: ...
+
+class RewindJob(_message.Message):
+    __slots__ = ("job_id", "number", "to_step", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TO_STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    number: int
+    to_step: int
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., number: _Optional[int] = ..., to_step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ForgetCheckpoints(_message.Message):
-    __slots__ = ("job_id", "steps")
+    __slots__ = ("job_id", "steps", "even_newest")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    EVEN_NEWEST_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     steps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job_id: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
+    even_newest: bool
+    def __init__(self, job_id: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., even_newest: _Optional[bool] = ...) -> None: ...
 
 class SetKey(_message.Message):
     __slots__ = ("job_id", "key", "value", "token", "writer")
@@ -514,6 +696,147 @@ class GetKey(_message.Message):
     job_id: str
     key: str
     def __init__(self, job_id: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class Quotas(_message.Message):
+    __slots__ = ("jobs", "workers", "datasets", "keys", "barriers", "channels", "requests_per_s", "journal_bytes", "checkpoint_soft_bytes", "checkpoint_bytes")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    jobs: int
+    workers: int
+    datasets: int
+    keys: int
+    barriers: int
+    channels: int
+    requests_per_s: float
+    journal_bytes: int
+    checkpoint_soft_bytes: int
+    checkpoint_bytes: int
+    def __init__(self, jobs: _Optional[int] = ..., workers: _Optional[int] = ..., datasets: _Optional[int] = ..., keys: _Optional[int] = ..., barriers: _Optional[int] = ..., channels: _Optional[int] = ..., requests_per_s: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., checkpoint_soft_bytes: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ...) -> None: ...
+
+class CreateTenant(_message.Message):
+    __slots__ = ("tenant", "quotas")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    quotas: Quotas
+    def __init__(self, tenant: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ...) -> None: ...
+
+class SetTenant(_message.Message):
+    __slots__ = ("tenant", "quotas")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    quotas: Quotas
+    def __init__(self, tenant: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ...) -> None: ...
+
+class RemoveTenant(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class CreateToken(_message.Message):
+    __slots__ = ("tenant", "token_id", "sha256", "role", "jobs", "name", "expires_s")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_S_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    token_id: str
+    sha256: str
+    role: str
+    jobs: str
+    name: str
+    expires_s: float
+    def __init__(self, tenant: _Optional[str] = ..., token_id: _Optional[str] = ..., sha256: _Optional[str] = ..., role: _Optional[str] = ..., jobs: _Optional[str] = ..., name: _Optional[str] = ..., expires_s: _Optional[float] = ...) -> None: ...
+
+class RevokeToken(_message.Message):
+    __slots__ = ("tenant", "token_id")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    token_id: str
+    def __init__(self, tenant: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+
+class ForgetTokens(_message.Message):
+    __slots__ = ("tenant", "token_ids")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    token_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[str] = ..., token_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListTenants(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class Tenants(_message.Message):
+    __slots__ = ("tenants",)
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+
+class TenantStatus(_message.Message):
+    __slots__ = ("tenant", "quotas", "use")
+    class UseEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    quotas: Quotas
+    use: _containers.ScalarMap[str, float]
+    def __init__(self, tenant: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ..., use: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ListTokens(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenStatus]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenStatus, _Mapping]]] = ...) -> None: ...
+
+class TokenStatus(_message.Message):
+    __slots__ = ("token_id", "tenant", "role", "jobs", "name", "created_s", "expires_s", "revoked_s")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_S_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_S_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_S_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    tenant: str
+    role: str
+    jobs: str
+    name: str
+    created_s: float
+    expires_s: float
+    revoked_s: float
+    def __init__(self, token_id: _Optional[str] = ..., tenant: _Optional[str] = ..., role: _Optional[str] = ..., jobs: _Optional[str] = ..., name: _Optional[str] = ..., created_s: _Optional[float] = ..., expires_s: _Optional[float] = ..., revoked_s: _Optional[float] = ...) -> None: ...
 
 class GetDataShard(_message.Message):
     __slots__ = ("job_id", "dataset_id", "worker_id", "epoch", "rank")
@@ -558,16 +881,18 @@ class AuditData(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DataAudit(_message.Message):
-    __slots__ = ("total_samples", "missing", "repeated", "skipped")
+    __slots__ = ("total_samples", "missing", "repeated", "skipped", "passed_over")
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     REPEATED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     total_samples: int
     missing: SampleRanges
     repeated: SampleRanges
     skipped: SampleRanges
-    def __init__(self, total_samples: _Optional[int] = ..., missing: _Optional[_Union[SampleRanges, _Mapping]] = ..., repeated: _Optional[_Union[SampleRanges, _Mapping]] = ..., skipped: _Optional[_Union[SampleRanges, _Mapping]] = ...) -> None: ...
+    passed_over: SampleRanges
+    def __init__(self, total_samples: _Optional[int] = ..., missing: _Optional[_Union[SampleRanges, _Mapping]] = ..., repeated: _Optional[_Union[SampleRanges, _Mapping]] = ..., skipped: _Optional[_Union[SampleRanges, _Mapping]] = ..., passed_over: _Optional[_Union[SampleRanges, _Mapping]] = ...) -> None: ...
 
 class SampleRanges(_message.Message):
     __slots__ = ("samples", "ranges")
@@ -600,8 +925,32 @@ class ListCheckpoints(_message.Message):
 class Checkpoints(_message.Message):
     __slots__ = ("checkpoints",)
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
-    checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CommitRecord]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CommitRecord, _Mapping]]] = ...) -> None: ...
+
+class Describe(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Description(_message.Message):
+    __slots__ = ("channel_url", "protocol", "http_url", "leader", "is_leader", "term", "applied", "replicas")
+    CHANNEL_URL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    HTTP_URL_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    IS_LEADER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    channel_url: str
+    protocol: int
+    http_url: str
+    leader: str
+    is_leader: bool
+    term: int
+    applied: int
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, channel_url: _Optional[str] = ..., protocol: _Optional[int] = ..., http_url: _Optional[str] = ..., leader: _Optional[str] = ..., is_leader: _Optional[bool] = ..., term: _Optional[int] = ..., applied: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetStatus(_message.Message):
     __slots__ = ()
@@ -614,7 +963,7 @@ class Status(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending", "rejected")
+    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending", "rejected", "total_checkpoints", "present")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
@@ -624,16 +973,20 @@ class JobStatus(_message.Message):
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     generation: int
     waits_for: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     datasets: _containers.RepeatedCompositeFieldContainer[DatasetStatus]
     barriers: _containers.RepeatedCompositeFieldContainer[BarrierStatus]
-    checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CommitRecord]
     pending: _containers.RepeatedCompositeFieldContainer[PendingStatus]
     rejected: _containers.RepeatedCompositeFieldContainer[RejectedStatus]
-    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[RejectedStatus, _Mapping]]] = ...) -> None: ...
+    total_checkpoints: int
+    present: int
+    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[CommitRecord, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[RejectedStatus, _Mapping]]] = ..., total_checkpoints: _Optional[int] = ..., present: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count", "resources")
@@ -713,18 +1066,24 @@ class StreamEvents(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., once: _Optional[bool] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("time_s", "job_id", "worker_id", "kind", "reason")
+    __slots__ = ("time_s", "job_id", "worker_id", "kind", "reason", "cause", "by", "address")
     TIME_S_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     time_s: float
     job_id: str
     worker_id: str
     kind: str
     reason: str
-    def __init__(self, time_s: _Optional[float] = ..., job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    cause: str
+    by: str
+    address: str
+    def __init__(self, time_s: _Optional[float] = ..., job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., cause: _Optional[str] = ..., by: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
@@ -748,7 +1107,7 @@ class Registered(_message.Message):
     protocol: int
     def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., lease_s: _Optional[float] = ..., channel_url: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
-class Heard(_message.Message):
+class HeartbeatReply(_message.Message):
     __slots__ = ("rank", "world_size", "generation", "waits_for")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -763,8 +1122,8 @@ class Heard(_message.Message):
 class RestorePoint(_message.Message):
     __slots__ = ("checkpoint",)
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    checkpoint: Checkpoint
-    def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+    checkpoint: CommitRecord
+    def __init__(self, checkpoint: _Optional[_Union[CommitRecord, _Mapping]] = ...) -> None: ...
 
 class CommitProgress(_message.Message):
     __slots__ = ("phase", "missing", "reason")
@@ -776,19 +1135,31 @@ class CommitProgress(_message.Message):
     reason: str
     def __init__(self, phase: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class Checkpoint(_message.Message):
-    __slots__ = ("step", "epoch", "manifest", "cursors")
+class CommitRecord(_message.Message):
+    __slots__ = ("step", "epoch", "manifest", "cursors", "diverged")
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     step: int
     epoch: int
     manifest: str
     cursors: str
-    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ...) -> None: ...
+    diverged: Divergence
+    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ..., diverged: _Optional[_Union[Divergence, _Mapping]] = ...) -> None: ...
 
-class Hand(_message.Message):
+class Divergence(_message.Message):
+    __slots__ = ("ranks", "tensor", "tensors")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    tensor: str
+    tensors: int
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., tensor: _Optional[str] = ..., tensors: _Optional[int] = ...) -> None: ...
+
+class ShardLease(_message.Message):
     __slots__ = ("spans",)
     SPANS_FIELD_NUMBER: _ClassVar[int]
     spans: _containers.RepeatedCompositeFieldContainer[Span]
@@ -805,64 +1176,84 @@ class KeyValue(_message.Message):
     def __init__(self, value: _Optional[bytes] = ..., token: _Optional[int] = ..., is_set: _Optional[bool] = ...) -> None: ...
 
 class GenerationChanged(_message.Message):
-    __slots__ = ("job_id", "to", "generation", "reason")
+    __slots__ = ("job_id", "to", "generation", "reason", "cause")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     to: _containers.RepeatedScalarFieldContainer[str]
     generation: int
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    cause: str
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class BarrierReleased(_message.Message):
-    __slots__ = ("job_id", "to", "name", "generation", "payloads", "waited_s")
+    __slots__ = ("job_id", "to", "name", "generation", "payloads", "waited_s", "round")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     to: _containers.RepeatedScalarFieldContainer[str]
     name: str
     generation: int
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
     waited_s: float
-    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ..., waited_s: _Optional[float] = ...) -> None: ...
+    round: int
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ..., waited_s: _Optional[float] = ..., round: _Optional[int] = ...) -> None: ...
 
 class BarrierFailed(_message.Message):
-    __slots__ = ("job_id", "to", "name", "error")
+    __slots__ = ("job_id", "to", "name", "error", "round")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     to: _containers.RepeatedScalarFieldContainer[str]
     name: str
     error: Error
-    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    round: int
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., round: _Optional[int] = ...) -> None: ...
+
+class ReleaseWanted(_message.Message):
+    __slots__ = ("job_id", "to", "name", "generation", "round")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    to: _containers.RepeatedScalarFieldContainer[str]
+    name: str
+    generation: int
+    round: int
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class ManifestWanted(_message.Message):
-    __slots__ = ("job_id", "to", "step", "epoch", "generation", "parts", "cursors")
+    __slots__ = ("job_id", "to", "step", "epoch", "generation", "reports", "cursors")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     to: _containers.RepeatedScalarFieldContainer[str]
     step: int
     epoch: int
     generation: int
-    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    reports: _containers.RepeatedCompositeFieldContainer[PartReport]
     cursors: str
-    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., cursors: _Optional[str] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ..., cursors: _Optional[str] = ...) -> None: ...
 
-class Part(_message.Message):
+class PartReport(_message.Message):
     __slots__ = ("path", "size_bytes", "digest")
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]

@@ -43,12 +43,12 @@ class CoordinatorStub:
         self.Heartbeat = channel.unary_unary(
                 '/strata.v1.Coordinator/Heartbeat',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heartbeat.SerializeToString,
-                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heard.FromString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.HeartbeatReply.FromString,
                 _registered_method=True)
         self.StreamHeartbeats = channel.stream_stream(
                 '/strata.v1.Coordinator/StreamHeartbeats',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heartbeat.SerializeToString,
-                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heard.FromString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.HeartbeatReply.FromString,
                 _registered_method=True)
         self.DeregisterWorker = channel.unary_unary(
                 '/strata.v1.Coordinator/DeregisterWorker',
@@ -58,6 +58,21 @@ class CoordinatorStub:
         self.ConfigureJob = channel.unary_unary(
                 '/strata.v1.Coordinator/ConfigureJob',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ConfigureJob.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.RemoveJob = channel.unary_unary(
+                '/strata.v1.Coordinator/RemoveJob',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RemoveJob.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.ForgetCheckpoints = channel.unary_unary(
+                '/strata.v1.Coordinator/ForgetCheckpoints',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ForgetCheckpoints.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.RewindJob = channel.unary_unary(
+                '/strata.v1.Coordinator/RewindJob',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RewindJob.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
                 _registered_method=True)
         self.RegisterDataset = channel.unary_unary(
@@ -70,10 +85,10 @@ class CoordinatorStub:
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetDataShard.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.DataShards.FromString,
                 _registered_method=True)
-        self.TakeHand = channel.unary_unary(
-                '/strata.v1.Coordinator/TakeHand',
-                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.TakeHand.SerializeToString,
-                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Hand.FromString,
+        self.LeaseShards = channel.unary_unary(
+                '/strata.v1.Coordinator/LeaseShards',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.LeaseShards.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ShardLease.FromString,
                 _registered_method=True)
         self.ReportProgress = channel.unary_unary(
                 '/strata.v1.Coordinator/ReportProgress',
@@ -87,7 +102,7 @@ class CoordinatorStub:
                 _registered_method=True)
         self.NotifyCheckpoint = channel.unary_unary(
                 '/strata.v1.Coordinator/NotifyCheckpoint',
-                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.AckPart.SerializeToString,
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ReportPart.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
                 _registered_method=True)
         self.ConfirmCommit = channel.unary_unary(
@@ -120,6 +135,11 @@ class CoordinatorStub:
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetKey.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.FromString,
                 _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/strata.v1.Coordinator/Describe',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Describe.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Description.FromString,
+                _registered_method=True)
         self.AuditData = channel.unary_unary(
                 '/strata.v1.Coordinator/AuditData',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.AuditData.SerializeToString,
@@ -134,6 +154,41 @@ class CoordinatorStub:
                 '/strata.v1.Coordinator/StreamEvents',
                 request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.StreamEvents.SerializeToString,
                 response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Event.FromString,
+                _registered_method=True)
+        self.CreateTenant = channel.unary_unary(
+                '/strata.v1.Coordinator/CreateTenant',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.CreateTenant.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.SetTenant = channel.unary_unary(
+                '/strata.v1.Coordinator/SetTenant',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.SetTenant.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.RemoveTenant = channel.unary_unary(
+                '/strata.v1.Coordinator/RemoveTenant',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RemoveTenant.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.ListTenants = channel.unary_unary(
+                '/strata.v1.Coordinator/ListTenants',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListTenants.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Tenants.FromString,
+                _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/strata.v1.Coordinator/CreateToken',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.CreateToken.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/strata.v1.Coordinator/RevokeToken',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RevokeToken.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/strata.v1.Coordinator/ListTokens',
+                request_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListTokens.SerializeToString,
+                response_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Tokens.FromString,
                 _registered_method=True)
         self.Channel = channel.stream_stream(
                 '/strata.v1.Coordinator/Channel',
@@ -176,6 +231,26 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveJob(self, request, context):
+        """For an operator: forget a job that nobody works on, or checkpoints that cannot be used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetCheckpoints(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RewindJob(self, request, context):
+        """Go on from an older checkpoint, as an operator says; storage has the record.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterDataset(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -183,13 +258,13 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDataShard(self, request, context):
-        """The worker's shards of an epoch, whole, as assigned now; TakeHand on the channel gives what is left of them.
+        """The worker's shards of an epoch, whole, as assigned now; LeaseShards on the channel gives what is left of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def TakeHand(self, request, context):
+    def LeaseShards(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -251,6 +326,14 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Describe(self, request, context):
+        """Where the channel and the leader are, and which version of this contract the coordinator speaks. A standby answers
+        it too. It changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AuditData(self, request, context):
         """For people and tools.
         """
@@ -265,6 +348,50 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamEvents(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateTenant(self, request, context):
+        """For administrators: who shares this coordinator, and how much of it each may use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetTenant(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveTenant(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTenants(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateToken(self, request, context):
+        """A token is made by whoever will hand it out; only the SHA-256 of its secret is sent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -289,12 +416,12 @@ def add_CoordinatorServicer_to_server(servicer, server):
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heartbeat.FromString,
-                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heard.SerializeToString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.HeartbeatReply.SerializeToString,
             ),
             'StreamHeartbeats': grpc.stream_stream_rpc_method_handler(
                     servicer.StreamHeartbeats,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heartbeat.FromString,
-                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Heard.SerializeToString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.HeartbeatReply.SerializeToString,
             ),
             'DeregisterWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.DeregisterWorker,
@@ -304,6 +431,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
             'ConfigureJob': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfigureJob,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ConfigureJob.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'RemoveJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveJob,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RemoveJob.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'ForgetCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetCheckpoints,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ForgetCheckpoints.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'RewindJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RewindJob,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RewindJob.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
             ),
             'RegisterDataset': grpc.unary_unary_rpc_method_handler(
@@ -316,10 +458,10 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetDataShard.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.DataShards.SerializeToString,
             ),
-            'TakeHand': grpc.unary_unary_rpc_method_handler(
-                    servicer.TakeHand,
-                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.TakeHand.FromString,
-                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Hand.SerializeToString,
+            'LeaseShards': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseShards,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.LeaseShards.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ShardLease.SerializeToString,
             ),
             'ReportProgress': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportProgress,
@@ -333,7 +475,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'NotifyCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.NotifyCheckpoint,
-                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.AckPart.FromString,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ReportPart.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
             ),
             'ConfirmCommit': grpc.unary_unary_rpc_method_handler(
@@ -366,6 +508,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.GetKey.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.KeyValue.SerializeToString,
             ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Describe.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Description.SerializeToString,
+            ),
             'AuditData': grpc.unary_unary_rpc_method_handler(
                     servicer.AuditData,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.AuditData.FromString,
@@ -380,6 +527,41 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.StreamEvents,
                     request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.StreamEvents.FromString,
                     response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Event.SerializeToString,
+            ),
+            'CreateTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTenant,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.CreateTenant.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'SetTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTenant,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.SetTenant.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'RemoveTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveTenant,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RemoveTenant.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'ListTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTenants,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListTenants.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Tenants.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.CreateToken.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.RevokeToken.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.ListTokens.FromString,
+                    response_serializer=strata_dot_wire_dot___generated_dot_coordinator__pb2.Tokens.SerializeToString,
             ),
             'Channel': grpc.stream_stream_rpc_method_handler(
                     servicer.Channel,
@@ -441,7 +623,7 @@ class Coordinator:
             target,
             '/strata.v1.Coordinator/Heartbeat',
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Heartbeat.SerializeToString,
-            strata_dot_wire_dot___generated_dot_coordinator__pb2.Heard.FromString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.HeartbeatReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -468,7 +650,7 @@ class Coordinator:
             target,
             '/strata.v1.Coordinator/StreamHeartbeats',
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Heartbeat.SerializeToString,
-            strata_dot_wire_dot___generated_dot_coordinator__pb2.Heard.FromString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.HeartbeatReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -522,6 +704,87 @@ class Coordinator:
             target,
             '/strata.v1.Coordinator/ConfigureJob',
             strata_dot_wire_dot___generated_dot_coordinator__pb2.ConfigureJob.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/RemoveJob',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.RemoveJob.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/ForgetCheckpoints',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.ForgetCheckpoints.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RewindJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/RewindJob',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.RewindJob.SerializeToString,
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
             options,
             channel_credentials,
@@ -588,7 +851,7 @@ class Coordinator:
             _registered_method=True)
 
     @staticmethod
-    def TakeHand(request,
+    def LeaseShards(request,
             target,
             options=(),
             channel_credentials=None,
@@ -601,9 +864,9 @@ class Coordinator:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/strata.v1.Coordinator/TakeHand',
-            strata_dot_wire_dot___generated_dot_coordinator__pb2.TakeHand.SerializeToString,
-            strata_dot_wire_dot___generated_dot_coordinator__pb2.Hand.FromString,
+            '/strata.v1.Coordinator/LeaseShards',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.LeaseShards.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.ShardLease.FromString,
             options,
             channel_credentials,
             insecure,
@@ -683,7 +946,7 @@ class Coordinator:
             request,
             target,
             '/strata.v1.Coordinator/NotifyCheckpoint',
-            strata_dot_wire_dot___generated_dot_coordinator__pb2.AckPart.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.ReportPart.SerializeToString,
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
             options,
             channel_credentials,
@@ -858,6 +1121,33 @@ class Coordinator:
             _registered_method=True)
 
     @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/Describe',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Describe.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Description.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def AuditData(request,
             target,
             options=(),
@@ -928,6 +1218,195 @@ class Coordinator:
             '/strata.v1.Coordinator/StreamEvents',
             strata_dot_wire_dot___generated_dot_coordinator__pb2.StreamEvents.SerializeToString,
             strata_dot_wire_dot___generated_dot_coordinator__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/CreateTenant',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.CreateTenant.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/SetTenant',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.SetTenant.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/RemoveTenant',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.RemoveTenant.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/ListTenants',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.ListTenants.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Tenants.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/CreateToken',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.CreateToken.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/RevokeToken',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.RevokeToken.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.v1.Coordinator/ListTokens',
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.ListTokens.SerializeToString,
+            strata_dot_wire_dot___generated_dot_coordinator__pb2.Tokens.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,1 @@
+"""Other libraries and servers that the benchmarks measure beside Strata."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the coordinator as a service: its transports, replicas, security, fairness, traces and pages."""

@@ -1,0 +1,1 @@
+"""How much one tenant feels of what another one does."""

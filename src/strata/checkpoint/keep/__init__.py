@@ -1,0 +1,1 @@
+"""Checkpoints after their commit: listing, retention, and inspection without a restore."""

@@ -1,0 +1,1 @@
+"""From a training loop's state to a durable part: draft, staging copy, part file, and the handle of the save."""

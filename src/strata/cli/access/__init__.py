@@ -1,0 +1,1 @@
+"""Commands for access control: certificates, tokens and tenants, for administrators."""

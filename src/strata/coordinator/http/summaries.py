@@ -1,0 +1,88 @@
+"""A job at a glance: its state in one word and why, and the numbers on top of it. Pure."""
+
+from __future__ import annotations
+
+from strata.coordinator.http import answers as a
+from strata.coordinator.http.job_views import finite, is_stalled
+from strata.coordinator.http.known import Known
+from strata.coordinator.http.snapshot import JobCopy, WorkerCopy
+from strata.coordinator.telemetry.reckoning import reckon_job
+
+
+def summarize(known: Known, job: JobCopy) -> a.JobSummary:
+    """Describe a job at a glance."""
+    history = known.history.find(job.key)
+    present = job.present
+    first = present[0] if present else None
+    said = {} if first is None else first.resources
+    step = max((worker.step for worker in present), default=history.step)
+    committed = max((record.step for record in job.committed), default=None)
+    step_s, total = finite(said.get("step_s")), finite(said.get("total_steps"))
+    state, reason = _judge(job)
+    return a.JobSummary(
+        job_id=job.job_id,
+        state=state,
+        reason=reason,
+        generation=job.generation,
+        workers=len(present),
+        departed=len(job.workers) - len(present),
+        waits_for=job.waits_for,
+        min_workers=job.min_workers,
+        max_workers=job.max_workers,
+        step=step,
+        epoch=max((worker.epoch for worker in present), default=_last_epoch(job)),
+        total_steps=int(total) if total and 0 < total < 1e15 else None,
+        step_s=step_s,
+        steps_per_s=1 / step_s if step_s else None,
+        samples_per_s=_sum(present, "samples_per_s"),
+        tokens_per_s=_sum(present, "tokens_per_s"),
+        last_step_s=history.last_step_s,
+        committed_step=committed,
+        steps_at_risk=max(0, step - committed) if committed is not None and present else None,
+        goodput=reckon_job(history).goodput,
+        failures=history.failures,
+        last_failure_s=history.last_failure_s,
+    )
+
+
+def _judge(job: JobCopy) -> tuple[a.JobState, str]:
+    """Say in one word what a job does, and why in words."""
+    present = job.present
+    if not present:
+        return _judge_departed(job.workers)
+    if job.waits_for:
+        return a.JobState.WAITING, f"{job.waits_for} more workers are needed"
+    stalled = [each for each in present if is_stalled(each.resources) and not _waits_on_others(each)]
+    if stalled:
+        first = stalled[0]
+        return a.JobState.STALLED, f"rank {first.rank} ({first.worker_id}) makes no progress in step {first.step + 1}"
+    if any(worker.state in ("recovering", "initializing") for worker in present):
+        return a.JobState.RECOVERING, "workers restore their state, or start"
+    return a.JobState.RUNNING, ""
+
+
+def _judge_departed(workers: tuple[WorkerCopy, ...]) -> tuple[a.JobState, str]:
+    """Tell a run that ended from one that died: others may have gone on to the end after a worker failed."""
+    if not workers:
+        return a.JobState.IDLE, "no worker yet"
+    failed = [worker.last_seen_s for worker in workers if worker.state == "failed"]
+    left = [worker.last_seen_s for worker in workers if worker.state != "failed"]
+    if failed and max(failed) >= max(left, default=0.0):
+        return a.JobState.IDLE, "no worker is present, and the last one failed"
+    return a.JobState.FINISHED, "all workers have left"
+
+
+def _last_epoch(job: JobCopy) -> int:
+    """Return where a job without workers was: its newest checkpoint says so also after a restart."""
+    newest = max(job.committed, key=lambda record: record.step, default=None)
+    return max((worker.epoch for worker in job.workers), default=0) if newest is None else newest.epoch
+
+
+def _waits_on_others(worker: WorkerCopy) -> bool:
+    said = worker.resources
+    return bool(said.get("waiting", 0.0) or said.get("paused", 0.0))
+
+
+def _sum(workers: tuple[WorkerCopy, ...], name: str) -> float | None:
+    values = [worker.resources[name] for worker in workers if name in worker.resources]
+    return finite(sum(values)) if values else None

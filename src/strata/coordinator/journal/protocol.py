@@ -1,0 +1,62 @@
+"""What a journal does, and the one that lasts as long as its process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from strata.cluster.commands import Command
+from strata.cluster.events import NOBODY
+
+
+class Entry(NamedTuple):
+    """A command that was carried out, when, and with whose token from which address."""
+
+    command: Command
+    at_s: float
+    by: tuple[str, str] = NOBODY
+    data: bytes = b""
+    """What is written of it, if that was made already."""
+
+
+class Journal(Protocol):
+    """Where commands are kept. Methods block: callers run them in a thread, one at a time."""
+
+    def load(self) -> tuple[bytes | None, list[Entry]]:
+        """Return the last snapshot and the entries after it, or raise JournalDamagedError."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Make entries durable, all or none; raise JournalUnavailableError if the disk does not take them."""
+        ...
+
+    def snapshot(self, state: bytes) -> None:
+        """Let a snapshot stand for all entries until now, and forget them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+
+class MemoryJournal:
+    """A journal that lasts as long as its process: for tests, and for trying things out."""
+
+    def __init__(self) -> None:
+        self._state: bytes | None = None
+        self._entries: list[Entry] = []
+
+    def load(self) -> tuple[bytes | None, list[Entry]]:
+        """Return what was kept."""
+        return self._state, list(self._entries)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Keep entries."""
+        self._entries += entries
+
+    def snapshot(self, state: bytes) -> None:
+        """Keep a snapshot in place of the entries."""
+        self._state, self._entries = state, []
+
+    def close(self) -> None:
+        """Nothing is held."""

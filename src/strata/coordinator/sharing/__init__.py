@@ -1,0 +1,1 @@
+"""How tenants share one coordinator: fair scheduling of their requests, and how much of the coordinator each uses."""

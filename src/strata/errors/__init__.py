@@ -1,0 +1,344 @@
+"""Every error that Strata raises on purpose, in one file for each layer; all are imported from here.
+
+    StrataError
+    ├── CheckpointError
+    │   ├── UnsavableStateError (and TypeError)
+    │   ├── CheckpointExistsError
+    │   ├── CheckpointNotFoundError (and LookupError)
+    │   ├── CheckpointPinnedError (and ValueError)
+    │   ├── RewindError (and ValueError)
+    │   ├── UnfinishedRewindError
+    │   ├── DamagedCheckpointError
+    │   ├── UnknownFormatError
+    │   ├── ForeignFormatError
+    │   ├── StateMismatchError
+    │   ├── ForeignCheckpointError
+    │   ├── CheckpointBusyError
+    │   ├── CheckpointTimeoutError (and TimeoutError)
+    │   ├── CheckpointAbortedError
+    │   ├── IncompleteCheckpointError
+    │   ├── ConflictingPartsError
+    │   ├── ReplicasDivergedError
+    │   └── StateChangedError
+    ├── ClusterError
+    │   ├── JournalUnavailableError
+    │   ├── JournalDamagedError
+    │   ├── JournalNotEmptyError
+    │   ├── UnusableJournalError
+    │   ├── CoordinatorLostError (and TimeoutError)
+    │   ├── NotLeaderError
+    │   ├── OutboxFullError
+    │   ├── PortTakenError
+    │   ├── BadCommandError (and ValueError)
+    │   ├── DuplicateWorkerError
+    │   ├── WorkerActiveError
+    │   ├── ProtocolMismatchError
+    │   ├── IllegalTransitionError
+    │   ├── JobFullError
+    │   ├── JobWaitingError
+    │   ├── JobBusyError
+    │   ├── QuotaExceededError
+    │   ├── RestoreTooLateError
+    │   ├── CommitPendingError
+    │   ├── StepTakenError
+    │   ├── LastCheckpointError
+    │   ├── PayloadTooLargeError
+    │   ├── BarrierTimeoutError (and TimeoutError)
+    │   ├── BarrierCancelledError
+    │   ├── MembershipError
+    │   │   ├── UnknownWorkerError (and ShardingError, LookupError)
+    │   │   ├── UnknownJobError (and LookupError)
+    │   │   ├── StaleIncarnationError
+    │   │   ├── StaleGenerationError
+    │   │   ├── GenerationChangedError
+    │   │   └── OutOfOrderError
+    │   ├── WorldSizeError
+    │   ├── DatasetChangedError
+    │   ├── DatasetOptionsError
+    │   ├── Reconfigure
+    │   └── AccessError
+    │       ├── AccessDeniedError
+    │       ├── UnknownTenantError (and LookupError)
+    │       ├── TenantExistsError
+    │       ├── TenantBusyError
+    │       ├── UnknownTokenError (and LookupError)
+    │       ├── TokenExistsError
+    │       ├── UnauthenticatedError
+    │       ├── UntrustedCoordinatorError
+    │       ├── UnsafeTokenError
+    │       ├── UnsafeListenError
+    │       └── TokenFileError
+    ├── ConfigError
+    ├── InvalidIdError (and ValueError)
+    ├── MissingProgramError
+    ├── MissingExtraError (and ImportError)
+    ├── DataError
+    │   ├── DatasetNotFoundError (and LookupError)
+    │   ├── DatasetExistsError
+    │   ├── UnknownDataFormatError
+    │   ├── MixedFormatsError
+    │   ├── SchemaMismatchError
+    │   ├── CorruptFileError
+    │   ├── StaleIndexError
+    │   ├── PositionMismatchError
+    │   └── TransformProcessError
+    ├── ShardingError
+    │   ├── NoWorkersError
+    │   ├── UnknownDatasetError (and LookupError)
+    │   ├── DatasetConflictError
+    │   └── DamagedRecordError
+    └── StorageError
+        ├── ObjectNotFoundError
+        ├── ObjectExistsError
+        ├── StoragePermissionError
+        ├── StorageFullError
+        ├── StorageUnavailableError
+        ├── ObjectChangedError
+        ├── CorruptObjectError
+        ├── InvalidKeyError (and ValueError)
+        └── UnsafeStoreError
+
+Each class declares its fields and builds its message from them: what happened, to what, and what to do. The fields
+stay on the error, so that code can act on them and a process boundary can carry them. ``recovery`` says what a caller
+may do; docs/errors.md has it for every class.
+"""
+
+from __future__ import annotations
+
+from strata.errors.base import (
+    Recovery,
+    StrataError,
+    StrataWarning,
+    field_names,
+    fields_of,
+    revive,
+)
+from strata.errors.checkpoint import (
+    CheckpointAbortedError,
+    CheckpointBusyError,
+    CheckpointError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    CheckpointPinnedError,
+    CheckpointTimeoutError,
+    ConflictingPartsError,
+    DamagedCheckpointError,
+    DivergedReplicasWarning,
+    ForeignCheckpointError,
+    ForeignFormatError,
+    IncompleteCheckpointError,
+    ReplicasDivergedError,
+    RewindError,
+    StateChangedError,
+    StateMismatchError,
+    UnchangedStateWarning,
+    UnfinishedRewindError,
+    UnknownFormatError,
+    UnsavableStateError,
+)
+from strata.errors.cluster import (
+    BadCommandError,
+    BarrierCancelledError,
+    BarrierTimeoutError,
+    ClusterError,
+    CommitPendingError,
+    CoordinatorLostError,
+    DuplicateWorkerError,
+    IllegalTransitionError,
+    JobBusyError,
+    JobFullError,
+    JobWaitingError,
+    JournalDamagedError,
+    JournalNotEmptyError,
+    JournalUnavailableError,
+    LastCheckpointError,
+    MissingWorker,
+    NotLeaderError,
+    OutboxFullError,
+    PayloadTooLargeError,
+    PortTakenError,
+    ProtocolMismatchError,
+    QuotaExceededError,
+    RestoreTooLateError,
+    StepTakenError,
+    UnusableJournalError,
+    WorkerActiveError,
+)
+from strata.errors.config import (
+    ConfigError,
+    ConfigProblem,
+    InvalidIdError,
+    MissingExtraError,
+    MissingProgramError,
+)
+from strata.errors.data import (
+    CorruptFileError,
+    DataError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    MixedFormatsError,
+    PositionMismatchError,
+    SchemaMismatchError,
+    StaleIndexError,
+    TransformProcessError,
+    UnknownDataFormatError,
+)
+from strata.errors.membership import (
+    GenerationChangedError,
+    MembershipError,
+    OutOfOrderError,
+    StaleGenerationError,
+    StaleIncarnationError,
+    UnknownJobError,
+    UnknownWorkerError,
+)
+from strata.errors.run import (
+    DatasetChangedError,
+    DatasetOptionsError,
+    Reconfigure,
+    WorldSizeError,
+)
+from strata.errors.security import (
+    TokenFileError,
+    UnauthenticatedError,
+    UnsafeListenError,
+    UnsafeTokenError,
+    UntrustedCoordinatorError,
+)
+from strata.errors.sharding import (
+    DamagedRecordError,
+    DatasetConflictError,
+    NoWorkersError,
+    ShardingError,
+    UnknownDatasetError,
+)
+from strata.errors.storage import (
+    CorruptObjectError,
+    InvalidKeyError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageFullError,
+    StoragePermissionError,
+    StorageUnavailableError,
+    UnsafeStoreError,
+)
+from strata.errors.tenants import (
+    AccessDeniedError,
+    AccessError,
+    TenantBusyError,
+    TenantExistsError,
+    TokenExistsError,
+    UnknownTenantError,
+    UnknownTokenError,
+)
+
+__all__ = [
+    "AccessDeniedError",
+    "AccessError",
+    "BadCommandError",
+    "BarrierCancelledError",
+    "BarrierTimeoutError",
+    "CheckpointAbortedError",
+    "CheckpointBusyError",
+    "CheckpointError",
+    "CheckpointExistsError",
+    "CheckpointNotFoundError",
+    "CheckpointPinnedError",
+    "CheckpointTimeoutError",
+    "ClusterError",
+    "CommitPendingError",
+    "ConfigError",
+    "ConfigProblem",
+    "ConflictingPartsError",
+    "CoordinatorLostError",
+    "CorruptFileError",
+    "CorruptObjectError",
+    "DamagedCheckpointError",
+    "DamagedRecordError",
+    "DataError",
+    "DatasetChangedError",
+    "DatasetConflictError",
+    "DatasetExistsError",
+    "DatasetNotFoundError",
+    "DatasetOptionsError",
+    "DivergedReplicasWarning",
+    "DuplicateWorkerError",
+    "ForeignCheckpointError",
+    "ForeignFormatError",
+    "GenerationChangedError",
+    "IllegalTransitionError",
+    "IncompleteCheckpointError",
+    "InvalidIdError",
+    "InvalidKeyError",
+    "JobBusyError",
+    "JobFullError",
+    "JobWaitingError",
+    "JournalDamagedError",
+    "JournalNotEmptyError",
+    "JournalUnavailableError",
+    "LastCheckpointError",
+    "MembershipError",
+    "MissingExtraError",
+    "MissingProgramError",
+    "MissingWorker",
+    "MixedFormatsError",
+    "NoWorkersError",
+    "NotLeaderError",
+    "ObjectChangedError",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "OutOfOrderError",
+    "OutboxFullError",
+    "PayloadTooLargeError",
+    "PortTakenError",
+    "PositionMismatchError",
+    "ProtocolMismatchError",
+    "QuotaExceededError",
+    "Reconfigure",
+    "Recovery",
+    "ReplicasDivergedError",
+    "RestoreTooLateError",
+    "RewindError",
+    "SchemaMismatchError",
+    "ShardingError",
+    "StaleGenerationError",
+    "StaleIncarnationError",
+    "StaleIndexError",
+    "StateChangedError",
+    "StateMismatchError",
+    "StepTakenError",
+    "StorageError",
+    "StorageFullError",
+    "StoragePermissionError",
+    "StorageUnavailableError",
+    "StrataError",
+    "StrataWarning",
+    "TenantBusyError",
+    "TenantExistsError",
+    "TokenExistsError",
+    "TokenFileError",
+    "TransformProcessError",
+    "UnauthenticatedError",
+    "UnchangedStateWarning",
+    "UnfinishedRewindError",
+    "UnknownDataFormatError",
+    "UnknownDatasetError",
+    "UnknownFormatError",
+    "UnknownJobError",
+    "UnknownTenantError",
+    "UnknownTokenError",
+    "UnknownWorkerError",
+    "UnsafeListenError",
+    "UnsafeStoreError",
+    "UnsafeTokenError",
+    "UnsavableStateError",
+    "UntrustedCoordinatorError",
+    "UnusableJournalError",
+    "WorkerActiveError",
+    "WorldSizeError",
+    "field_names",
+    "fields_of",
+    "revive",
+]

@@ -1,0 +1,74 @@
+"""Errors of a job as its training loop sees it."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Any
+
+from strata.errors.base import Recovery, with_fields
+from strata.errors.cluster import ClusterError
+
+
+@with_fields
+class WorldSizeError(ClusterError):
+    """A worker was started with another number of workers than its job needs."""
+
+    job_id: str
+    _: KW_ONLY
+    given: int
+    needed: int
+
+    template = (
+        "this worker was started with WORLD_SIZE={given}, but job {job_id!r} needs {needed} workers to run; start "
+        "all workers with the same WORLD_SIZE, or lower the job's minimum"
+    )
+
+
+@with_fields
+class DatasetChangedError(ClusterError):
+    """A dataset is not the one that the job began with."""
+
+    dataset_id: str
+    _: KW_ONLY
+    url: str
+
+    template = (
+        "the files of dataset {dataset_id!r} ({url}) have changed since this job began, so its data position "
+        "is not valid for them; restore the old files, or use another job id or dataset name"
+    )
+
+
+@with_fields
+class DatasetOptionsError(ClusterError):
+    """Two workers of a job have opened a dataset with different options, so samples would be lost and repeated."""
+
+    dataset_id: str
+    option: str
+    _: KW_ONLY
+    worker_id: str
+    given: Any
+    first: str
+    registered: Any
+
+    template = (
+        "dataset {dataset_id!r}: worker {worker_id!r} has {option}={given!r} and worker {first!r}, which opened it "
+        "first in this job, has {option}={registered!r}; open it with the same options on all workers, or under "
+        "another name or job id to use other options"
+    )
+
+
+@with_fields
+class Reconfigure(ClusterError):  # noqa: N818 - it is news, and no failure
+    """The membership of the job changed: what was done since the last checkpoint is discarded; restore and go on."""
+
+    generation: int
+    reason: str
+
+    recovery = Recovery.REJOIN
+
+    def message(self) -> str:
+        """Return which generation is over, and why if that is known."""
+        return (
+            f"generation {self.generation} is over: {self.reason or 'the membership changed'}; call run.restore(state) "
+            "and continue, or use the loop of run.steps(state), which does both"
+        )

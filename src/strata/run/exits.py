@@ -1,0 +1,47 @@
+"""How a worker's process ends, other than by finishing: the exit codes that launchers tell apart, and ``Stopped``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from strata.cluster.events import Cause
+
+PREEMPTED = 128 + signal.SIGTERM
+"""The process was told to end (SIGTERM) before the training was over; start it again to go on."""
+HUNG = 87
+"""The watchdog ended the process, because it made no progress while others waited for it."""
+
+
+class Stopped(SystemExit):
+    """SIGTERM ended the training loop before the training was over. Uncaught, the process exits with code 143.
+
+    ``step`` is the last step that was done, and ``is_saved`` says whether a checkpoint of it is committed. It is a
+    SystemExit, so that code after the loop does not run on a half-trained model.
+    """
+
+    def __init__(self, step: int, *, is_saved: bool) -> None:
+        self.step = step
+        self.is_saved = is_saved
+        super().__init__(PREEMPTED)
+
+    def __str__(self) -> str:
+        saved = "which is saved" if self.is_saved else "which is not saved; the next start goes on from the one before"
+        return f"stopped by SIGTERM after step {self.step}, {saved}"
+
+
+def goodbye_at_exit() -> tuple[Cause, str]:
+    """Return the same for a script that ended without closing its run, as far as the interpreter knows."""
+    error = getattr(sys, "last_value", None)
+    return (Cause.LEFT, "exited without close") if error is None else goodbye_of(error)
+
+
+def goodbye_of(error: BaseException | None) -> tuple[Cause, str]:
+    """Return what became of a worker, and why, from what ended its block; None if nothing did."""
+    if error is None:
+        return Cause.FINISHED, ""
+    if isinstance(error, Stopped):
+        return Cause.PREEMPTED, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return Cause.LEFT, "interrupted"
+    return Cause.CRASHED, " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,93 @@
+"""The folder of a job on this machine: logs, stacks, and the journal of a standalone coordinator.
+
+{jobs_path}/{job}/launcher.lock                 held by the launcher of a standalone job
+{jobs_path}/{job}/latest -> runs/...            the newest run
+{jobs_path}/{job}/runs/{time}-{pid}/logs/       one file a rank, rotated
+{jobs_path}/{job}/runs/{time}-{pid}/stacks/     what workers did that stood still
+{jobs_path}/{job}/runs/{time}-{pid}/journal.db  of a standalone job; ``strata data audit`` reads it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata.config import Settings
+
+KEPT_RUNS = 10
+
+
+# What a worker that was told to stop writes into the note of its life.
+STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The folder of one run of a job."""
+
+    path: Path
+
+    @property
+    def logs(self) -> Path:
+        """Where the output of the workers is."""
+        return self.path / "logs"
+
+    @property
+    def stacks(self) -> Path:
+        """Where the stacks of workers are that stood still."""
+        return self.path / "stacks"
+
+    @property
+    def lives(self) -> Path:
+        """Where workers note what the launcher asks about their present life."""
+        return self.path / "lives"
+
+    def note_first_step(self, *, worker_id: str) -> None:
+        """Let the launcher know that this process has done a step: what fails later is no bad beginning."""
+        if self.lives.is_dir():
+            (self.lives / worker_id).touch()
+
+    def note_stop(self, *, worker_id: str) -> None:
+        """Let the launcher know that the training was stopped before its end, whatever code the script ends with."""
+        if self.lives.is_dir():
+            (self.lives / worker_id).write_text(STOPPED)
+
+    @property
+    def journal(self) -> Path:
+        """The journal of a standalone coordinator."""
+        return self.path / "journal.db"
+
+
+def home_of(settings: Settings) -> Path:
+    """Return where all runs of the job are on this machine."""
+    return settings.jobs_path.expanduser() / settings.job_id
+
+
+def find_folder(settings: Settings) -> JobFolder:
+    """Return the folder that the launcher made, or without one that of the job; it may not exist yet."""
+    return JobFolder(home_of(settings) if settings.job_folder is None else settings.job_folder)
+
+
+def find_latest(settings: Settings) -> JobFolder | None:
+    """Return the folder of the newest run that a launcher began on this machine, if there is one."""
+    latest = home_of(settings) / "latest"
+    return JobFolder(latest.resolve()) if latest.is_dir() else None
+
+
+def make_folder(home: Path) -> JobFolder:
+    """Make the folder of a new run in the home of its job, and delete those of old ones."""
+    path = home / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    # For their owner alone: it holds the journal, and the token of a standalone coordinator.
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in ("logs", "stacks", "lives"):
+        (path / each).mkdir(parents=True, exist_ok=True)
+    fresh = home / f"latest-{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(path.relative_to(home))
+    fresh.replace(home / "latest")
+    for old in sorted((home / "runs").iterdir(), key=lambda each: each.name)[:-KEPT_RUNS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return JobFolder(path)

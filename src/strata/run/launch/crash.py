@@ -1,0 +1,118 @@
+"""What ended a Python program, read from the traceback on its stderr: the exception, and the user's own line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata.run.watchdog.stacks import is_users
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_ERROR = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+# To try these again changes nothing: what is missing stays missing.
+FATAL = frozenset(
+    {
+        "ImportError",
+        "ModuleNotFoundError",
+        "SyntaxError",
+        "IndentationError",
+        "ConfigError",
+        "DuplicateWorkerError",
+        "InvalidIdError",
+        "MissingExtraError",
+        "ProtocolMismatchError",
+        "RewindError",
+        "UnfinishedRewindError",
+        "UnsafeStoreError",
+        "WorldSizeError",
+    }
+)
+# These come from others, or from the network: the same one twice proves nothing.
+PASSING = frozenset(
+    {
+        "BarrierTimeoutError",
+        "BrokenPipeError",
+        "ConnectionError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "CoordinatorLostError",
+        "DistNetworkError",
+        "DistStoreError",
+        "JobWaitingError",
+        "JournalUnavailableError",
+        "Reconfigure",
+        "StorageUnavailableError",
+        "TimeoutError",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The exception that ended a program: its class, its message, and where the user's code was."""
+
+    exception: str
+    message: str
+    place: str
+    """File, line and function of the innermost frame of the user's own code."""
+    code: str = ""
+    """The source of that line."""
+
+    @property
+    def name(self) -> str:
+        """The name of the class without its module."""
+        return self.exception.rpartition(".")[2]
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether to start the program again is pointless."""
+        return self.name in FATAL
+
+    def is_like(self, other: Crash | None) -> bool:
+        """Whether the same error came at the same place, so that a third time would be no better."""
+        return other is not None and self.name not in PASSING and self._signature() == other._signature()
+
+    def _signature(self) -> tuple[str, str, str]:
+        return self.exception, _ADDRESS.sub("0x", self.message), self.place
+
+    def __str__(self) -> str:
+        error = f"{self.name}: {self.message}" if self.message else self.name
+        code = f": {self.code}" if self.code else ""
+        return f"{error} (at {self.place}{code})" if self.place else error
+
+
+def find_crash(lines: Sequence[str]) -> Crash | None:
+    """Return the exception of the last traceback in what a program wrote to stderr; None if there is no traceback."""
+    # torch puts the rank before every line.
+    lines = [_RANK.sub("", line) for line in lines]
+    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last):")]
+    for start in reversed(starts):
+        if (crash := _read(lines[start + 1 :])) is not None:
+            return crash
+    return None
+
+
+def _read(lines: Sequence[str]) -> Crash | None:
+    frames: list[tuple[str, str, str]] = []
+    for index, line in enumerate(lines):
+        if (frame := _FRAME.match(line)) is not None:
+            name = frame["file"].rpartition("/")[2]
+            where = f"{name}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
+            frames.append((frame["file"], where, _source(lines[index + 1 : index + 2])))
+        elif line and not line.startswith(" "):
+            found = _ERROR.match(line)
+            if found is None or not frames:
+                return None
+            own = [frame for frame in frames if is_users(frame[0])] or frames[-1:]
+            _, where, code = own[-1]
+            return Crash(found["name"], (found["message"] or "").strip()[:300], where, code[:120])
+    return None
+
+
+def _source(following: Sequence[str]) -> str:
+    """Return the line of source that follows a frame, where the file could be read."""
+    return following[0].strip() if following and following[0].startswith("    ") else ""

@@ -1,0 +1,390 @@
+"""The launcher: it starts the workers of one machine, passes signals and output on, and restarts the dead.
+
+It decides nothing about the job: who is in it, and where it goes on, is the coordinator's business. So several
+launchers, one per machine, work against one coordinator without knowing of each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
+
+from strata.client.unary import ask, ask_latest_checkpoint, configure_job
+from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
+from strata.run.exits import HUNG, PREEMPTED
+from strata.run.job_folder import JobFolder, make_folder
+from strata.run.launch.claim import RENEW_S, JobClaim, JobTakenError, LauncherRecord, StandaloneClaim
+from strata.run.launch.display import LIVE_S, PLAIN_S, Display
+from strata.run.launch.job_progress import read_progress
+from strata.run.launch.log_files import LogFile
+from strata.run.launch.plan import LaunchPlan, NodesMissingError, World
+from strata.run.launch.recall import Recall, lacks_workers
+from strata.run.launch.restart_policy import (
+    Exit,
+    Finished,
+    GiveUp,
+    LeaveOut,
+    Preempted,
+    Restart,
+    Restarts,
+)
+from strata.run.launch.standalone import StandaloneCoordinator
+from strata.run.launch.worker_process import WorkerProcess
+from strata.run.watchdog.waits import TOLD_AT_S
+from strata.run.watchdog.watchdog import lock_file_of
+from strata.wire._generated import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+# How long workers have that are ended because the job failed, and until a kill has had its effect.
+TERM_S = 10.0
+KILL_S = 5.0
+# How long a coordinator may take to answer before the launcher says that there is none.
+COORDINATOR_S = 60.0
+# How long the launchers of several machines wait for each other.
+GATHER_S = 600.0
+TELL_AGAIN_S = 15.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Launcher:
+    """The workers of one machine, until they are all done, one cannot be saved, or someone says stop."""
+
+    def __init__(self, plan: LaunchPlan, *, print_line: Callable[[str, bytes], None] | None = None) -> None:
+        self._plan = plan
+        self._display = Display()
+        self._print_line = print_line or self._display.print_line
+        self._world = World(size=plan.world_size, first_rank=plan.node_rank * plan.nproc)
+        self._restarts = Restarts(plan.restarts, min_workers=min(plan.least(self._world.size), plan.nproc))
+        self._workers: dict[int, WorkerProcess] = {}
+        self._recall = Recall()
+        self._given_up: str | None = None
+        self._stopped_by: int | None = None
+        self._saved_step: int | None = None
+        self._ended: list[Exit] = []
+        self._stages: list[tuple[int, float]] = []
+        self._impatience = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._folder = JobFolder(plan.home)
+
+    async def run(self) -> int:
+        """Run the job and return its exit code: 0, that of the first cause, or 128 and the signal that ended it."""
+        loop = asyncio.get_running_loop()
+        for number in _ENDING:
+            loop.add_signal_handler(number, self.stop, number)
+        for number in _PASSED_ON:
+            loop.add_signal_handler(number, self._signal_all, number)
+        try:
+            async with AsyncExitStack() as stack:
+                url = await self._prepare(stack)
+                async with asyncio.TaskGroup() as group:
+                    ending = group.create_task(self._end_when_told())
+                    showing = group.create_task(self._show_progress(url))
+                    looking = group.create_task(self._recall.watch(lambda: lacks_workers(url, self._plan.job_id)))
+                    supervising = [group.create_task(self._supervise(i, url)) for i in range(self._plan.nproc)]
+                    await asyncio.wait(supervising)
+                    for task in (ending, showing, looking):
+                        task.cancel()
+                if self._stopping.is_set() or self._is_preempted():
+                    self._saved_step = await asyncio.to_thread(_find_saved_step, url, self._plan.job_id)
+        finally:
+            self._display.close()
+            for number in (*_ENDING, *_PASSED_ON):
+                loop.remove_signal_handler(number)
+        return self._conclude()
+
+    def stop(self, number: int) -> None:
+        """End the job: the first call asks the workers to save and leave, a second one kills them."""
+        if self._stopping.is_set():
+            self._impatience.set()
+            return
+        self._stopped_by = number
+        self._stages = [(signal.SIGTERM, self._plan.grace_s), (signal.SIGKILL, KILL_S)]
+        if self._workers:
+            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            again = "; again to kill them" if number == signal.SIGINT else ""
+            self._say(f"{name}: the workers save and leave, within {self._plan.grace_s:g} s{again}")
+        self._stopping.set()
+
+    async def _prepare(self, stack: AsyncExitStack) -> str:
+        """Claim the job, make its folder, and find or bring its coordinator; return where that is."""
+        plan = self._plan
+        record = LauncherRecord.of_this_process(plan.name, nproc=plan.nproc, node_rank=plan.node_rank)
+        if plan.coordinator_url is None:
+            claim = StandaloneClaim(plan.home, plan.job_id, record)
+            await asyncio.to_thread(claim.take, takeover=plan.takeover)
+            stack.callback(claim.release)
+            self._folder = make_folder(plan.home)
+            coordinator = await stack.enter_async_context(StandaloneCoordinator(self._folder.path))
+            (self._folder.path / "coordinator.url").write_text(coordinator.url)
+            url = coordinator.url
+        else:
+            url = plan.coordinator_url
+            self._folder = make_folder(plan.home)
+            await self._claim(url, record, stack)
+        if not self._stopping.is_set():
+            await self._configure(url)
+        return url
+
+    async def _claim(self, url: str, record: LauncherRecord, stack: AsyncExitStack) -> None:
+        claim = JobClaim(url, self._plan.job_id, record, nnodes=self._plan.nnodes)
+        with self._telling(f"the coordinator at {url}", COORDINATOR_S):
+            await self._insist(lambda: claim.take(takeover=self._plan.takeover))
+        if self._stopping.is_set():
+            return
+        stack.callback(_release, claim)
+        renewing = asyncio.get_running_loop().create_task(self._renew(claim), name="claim")
+        stack.callback(renewing.cancel)
+        if self._plan.nnodes > 1:
+            await self._gather(claim)
+
+    async def _gather(self, claim: JobClaim) -> None:
+        """Wait for the launchers of all machines, and find out how many workers come before this machine's."""
+        seen: dict[int, LauncherRecord] = {}
+        nnodes = self._plan.nnodes
+        here: list[LauncherRecord] = []
+        deadline_s = time.monotonic() + GATHER_S
+        with self._telling(
+            lambda: f"{nnodes - len(here)} of {nnodes} machines (node ranks {_absent(here, nnodes)})", GATHER_S
+        ):
+            while len(here) < nnodes and not self._stopping.is_set():
+                if time.monotonic() > deadline_s:
+                    raise NodesMissingError(
+                        self._plan.job_id, nnodes=nnodes, absent=_absent(here, nnodes), waited_s=GATHER_S
+                    )
+                with suppress(StrataError):
+                    here = await asyncio.to_thread(claim.find_others, seen)
+                await asyncio.sleep(RENEW_S / 4)
+        for other in here:
+            if other.name == claim.record.name and other.node_rank != claim.record.node_rank:
+                raise JobTakenError(self._plan.job_id, other)
+        before = sum(record.nproc for record in here if record.node_rank < self._plan.node_rank)
+        self._world = World(size=sum(record.nproc for record in here), first_rank=before)
+        least = self._plan.least(self._world.size)
+        self._restarts = Restarts(self._plan.restarts, min_workers=min(least, self._plan.nproc))
+
+    async def _renew(self, claim: JobClaim) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                holder = await asyncio.to_thread(claim.renew)
+            except StrataError as error:
+                log.debug("the claim was not renewed: %s", error)
+                continue
+            if holder is not None and not self._stopping.is_set():
+                self._say(f"the job was taken over by {holder}; the workers here leave")
+                self.stop(signal.SIGTERM)
+
+    async def _show_progress(self, url: str) -> None:
+        """Show the progress of the job, on its first machine."""
+        while self._plan.node_rank == 0:
+            await asyncio.sleep(LIVE_S if self._display.is_live else PLAIN_S)
+            try:
+                status = await asyncio.to_thread(ask, url, lambda stub: stub.GetStatus(pb.GetStatus(), timeout=LIVE_S))
+            except StrataError as error:
+                log.debug("the coordinator cannot be asked: %s", error)
+                continue
+            progress = read_progress(status, self._plan.job_id, restarts=self._restarts.total)
+            if progress is not None and not self._stopping.is_set():
+                self._display.show(progress)
+
+    async def _insist(self, work: Callable[[], None]) -> None:
+        """Do something that needs the coordinator, and again while it is away, for a bounded time."""
+        deadline_s = time.monotonic() + COORDINATOR_S
+        while not self._stopping.is_set():
+            try:
+                await asyncio.to_thread(work)
+            except (CoordinatorLostError, JournalUnavailableError, NotLeaderError):
+                if time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    @contextmanager
+    def _telling(self, whom: str | Callable[[], str], timeout_s: float) -> Iterator[None]:
+        """Say every few seconds for whom the launcher waits, while the block runs."""
+        began_s = time.monotonic()
+
+        async def tell() -> None:
+            await asyncio.sleep(TOLD_AT_S[0])
+            while True:
+                name = whom if isinstance(whom, str) else whom()
+                waited_s = time.monotonic() - began_s
+                self._say(f"waiting for {name} for {waited_s:.0f} s, timeout in {timeout_s - waited_s:.0f} s")
+                await asyncio.sleep(TELL_AGAIN_S)
+
+        task = asyncio.get_running_loop().create_task(tell())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _configure(self, url: str) -> None:
+        plan = self._plan
+        least = plan.least(self._world.size)
+        with self._telling(f"the coordinator at {url}", COORDINATOR_S):
+            await self._insist(lambda: configure_job(url, plan.job_id, min_workers=least, max_workers=plan.max_workers))
+
+    async def _supervise(self, local_rank: int, url: str) -> None:
+        plan = self._plan
+        rank = self._world.first_rank + local_rank
+        worker_id = f"{plan.name}-{local_rank}"
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            "COORDINATOR_URL": url,
+            "JOB_ID": plan.job_id,
+            "WORKER_ID": worker_id,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(max(self._world.size, plan.least(self._world.size))),
+            "LOCAL_WORLD_SIZE": str(plan.nproc),
+            "JOB_FOLDER": str(self._folder.path),
+            **plan.environment,
+        }
+        log_file = LogFile(self._folder.logs / f"rank-{rank}.log")
+        try:
+            with self._recall.busy():
+                await self._keep_running(local_rank, rank, worker_id, environment, log_file)
+        finally:
+            log_file.close()
+
+    async def _keep_running(
+        self, local_rank: int, rank: int, worker_id: str, environment: dict[str, str], log_file: LogFile
+    ) -> None:
+        prefix = f"[{rank}] ".encode()
+
+        def pass_on(stream: str, line: bytes) -> None:
+            log_file.write(stream, line)
+            self._print_line(stream, prefix + line)
+
+        while not self._stopping.is_set():
+            worker = WorkerProcess.start(
+                worker_id, rank, self._plan.command, environment, pass_on, life=self._folder.lives / worker_id
+            )
+            self._workers[local_rank] = worker
+            if self._stopping.is_set():
+                worker.send_signal(signal.SIGTERM)
+            try:
+                ended = self._look_into(await worker.wait(), worker.pid)
+            finally:
+                del self._workers[local_rank]
+            self._ended.append(ended)
+            if self._stopping.is_set() or not await self._goes_on(ended):
+                return
+
+    def _look_into(self, ended: Exit, pid: int) -> Exit:
+        """Tell a hang that held the interpreter's lock from a failure: faulthandler ends both with code 1."""
+        stacks = lock_file_of(self._folder.stacks, ended.worker_id, pid)
+        if ended.code == 1 and stacks.is_file() and stacks.stat().st_size:
+            return replace(ended, code=HUNG)
+        return ended
+
+    async def _goes_on(self, ended: Exit, *, is_needed: bool = False) -> bool:
+        """Do what was decided about a worker that ended; return whether it is started again."""
+        decision = self._restarts.decide(
+            ended,
+            running=len(self._workers),
+            now_s=time.monotonic(),
+            chance=random.random(),  # noqa: S311
+            is_needed=is_needed,
+        )
+        match decision:
+            case Finished():
+                return await self._recall.rest() and await self._goes_on(ended, is_needed=True)
+            case Preempted():
+                self._say(f"{ended}; the job goes on with {len(self._workers)} workers here")
+                return False
+            case Restart(after_s=after_s, number=number):
+                needed = ", and the others cannot go on without it" if is_needed else ""
+                self._say(f"{ended}{needed}; restart {number} in {after_s:.1f} s")
+                try:
+                    async with asyncio.timeout(after_s):
+                        await self._stopping.wait()
+                except TimeoutError:
+                    return True
+                return False
+            case LeaveOut():
+                self._say(f"{ended}; the job goes on with {len(self._workers)} workers here")
+                return False
+            case GiveUp(reason=reason):
+                self._given_up = reason
+                self._stages = [(signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)]
+                self._stopping.set()
+                return False
+
+    async def _end_when_told(self) -> None:
+        await self._stopping.wait()
+        for number, wait_s in self._stages:
+            self._signal_all(number)
+            self._impatience.clear()
+            with self._telling(lambda: f"{len(self._workers)} workers to end ({self._name_running()})", wait_s):
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._impatience.wait()
+                except TimeoutError:
+                    continue
+
+    def _name_running(self) -> str:
+        return "ranks " + ", ".join(str(worker.rank) for worker in list(self._workers.values())[:5])
+
+    def _signal_all(self, number: int) -> None:
+        for worker in self._workers.values():
+            worker.send_signal(number)
+
+    def _is_preempted(self) -> bool:
+        """Whether the job ended here because its workers were told to leave, and not because it was done."""
+        last = {ended.worker_id: ended for ended in self._ended}
+        return bool(last) and all(ended.is_preempted for ended in last.values())
+
+    def _conclude(self) -> int:
+        cause = self._restarts.first_cause
+        saved = "nothing is saved" if self._saved_step is None else f"the job is saved up to step {self._saved_step}"
+        if self._given_up is not None:
+            assert cause is not None
+            self._say(f"failed: {self._given_up}\n  first cause: {cause}{_tail_of(cause)}\n  logs: {self._folder.logs}")
+            return cause.exit_code or 1
+        if self._stopped_by is not None:
+            name = signal.Signals(self._stopped_by).name
+            self._say(f"stopped by {name}: {saved}; start it again to go on")
+            return 128 + self._stopped_by
+        if self._is_preempted():
+            self._say(f"preempted: all workers here were told to stop; {saved}; start it again to go on")
+            return PREEMPTED
+        return 0
+
+    def _say(self, text: str) -> None:
+        self._print_line("stderr", f"strata run: {text}".encode())
+
+
+def _release(claim: JobClaim) -> None:
+    with suppress(StrataError):  # without a coordinator the claim ends by itself
+        claim.release()
+
+
+def _tail_of(cause: Exit) -> str:
+    """Return the end of its stderr, where no exception says what happened."""
+    if cause.crash is not None:
+        return ""
+    lines = "\n".join(f"    {line}" for line in cause.last_lines) or "    (it wrote nothing to stderr)"
+    return f"\n  the end of its stderr:\n{lines}"
+
+
+def _find_saved_step(url: str, job_id: str) -> int | None:
+    try:
+        latest = ask_latest_checkpoint(url, job_id)
+    except StrataError:
+        return None
+    return None if latest is None else latest.step
+
+
+def _absent(here: Sequence[LauncherRecord], nnodes: int) -> str:
+    known = {record.node_rank for record in here}
+    return ", ".join(str(rank) for rank in range(nnodes) if rank not in known)

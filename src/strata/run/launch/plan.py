@@ -1,0 +1,86 @@
+"""What one launcher is to start, and where its workers are among those of all machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strata import ids
+from strata.errors import ClusterError
+from strata.run.launch.restart_policy import RestartPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """What one launcher starts. Ranks are those that the workers ask for; the coordinator's word counts."""
+
+    command: tuple[str, ...]
+    nproc: int
+    name: str
+    """What the names of the workers begin with; it must be another one on each machine."""
+    job_id: str = "default"
+    coordinator_url: str | None = None
+    """None: the launcher brings a coordinator of its own."""
+    nnodes: int = 1
+    node_rank: int = 0
+    min_workers: int | None = None
+    max_workers: int | None = None
+    grace_s: float = 30.0
+    """How long the workers have after Ctrl-C or SIGTERM before they are killed."""
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    home: Path = Path("strata-jobs")
+    """Where the runs of the job keep their folders on this machine."""
+    takeover: bool = False
+    """Take the job from a launcher that runs it already."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the workers get beside what the launcher says."""
+
+    def __post_init__(self) -> None:
+        problem = ids.find_problem(f"{self.name}-{self.nproc - 1}")
+        if problem is not None:
+            raise ValueError(
+                f"the workers cannot be named after {self.name!r}: that {problem}; use A-Z a-z 0-9 . _ -, and "
+                "no dot at the beginning"
+            )
+        if self.nproc < 1 or self.nnodes < 1 or not 0 <= self.node_rank < self.nnodes:
+            raise ValueError(
+                f"nproc={self.nproc}, nnodes={self.nnodes}, node_rank={self.node_rank}; "
+                "use 1 or more processes and nodes, and a node rank below the number of nodes"
+            )
+        if self.max_workers is not None and self.world_size > self.max_workers:
+            raise ValueError(
+                f"{self.world_size} workers are more than max={self.max_workers}; start fewer, or raise it"
+            )
+        least = self.least(self.world_size)
+        if not 1 <= least <= (self.max_workers or least):
+            raise ValueError(f"min={least}, max={self.max_workers}; use 1 <= min <= max")
+
+    @property
+    def world_size(self) -> int:
+        """How many workers all launchers start together, if each starts as many as this one."""
+        return self.nproc * self.nnodes
+
+    def least(self, world_size: int) -> int:
+        """Return how many workers the job needs to run, where all launchers together start ``world_size``."""
+        return world_size if self.min_workers is None else self.min_workers
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """How many workers all machines start together, and the rank of the first one here."""
+
+    size: int
+    first_rank: int
+
+
+class NodesMissingError(ClusterError):
+    """Not all machines of a job started their launcher in time."""
+
+    def __init__(self, job_id: str, *, nnodes: int, absent: str, waited_s: float) -> None:
+        self.job_id = job_id
+        self.absent = absent
+        super().__init__(
+            f"job {job_id!r} waited {waited_s:g} s for the launchers of {nnodes} machines, and node ranks {absent} did "
+            "not come; start them, or lower --nnodes"
+        )

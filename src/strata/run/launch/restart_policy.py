@@ -1,0 +1,184 @@
+"""Whether a worker that ended is started again, when, and why not; time and chance come in as arguments."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from dataclasses import dataclass
+
+from strata.clock import backoff_s
+from strata.run.exits import HUNG, PREEMPTED
+from strata.run.launch.crash import Crash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How one life of a worker ended. A negative code is the signal that ended it, as in :mod:`subprocess`."""
+
+    worker_id: str
+    rank: int
+    code: int
+    lived_s: float
+    last_lines: tuple[str, ...] = ()
+    crash: Crash | None = None
+    """The exception that ended it, if it is a Python program and said so."""
+    did_step: bool = False
+    """Whether it finished a training step in this life."""
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether it was told to end, and did."""
+        return self.exit_code == PREEMPTED
+
+    @property
+    def exit_code(self) -> int:
+        """The code that a shell would show."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    def __str__(self) -> str:
+        return f"{self.worker_id} (rank {self.rank}) {self._how()} after {self.lived_s:.1f} s"
+
+    def _how(self) -> str:
+        if self.code == PREEMPTED:
+            return "was told to stop (SIGTERM), and left"
+        if self.code == HUNG:
+            return "hung, and was ended by its watchdog"
+        if self.code >= 0:
+            return f"exited with code {self.code}" + (f" by {self.crash}" if self.crash is not None else "")
+        return f"was ended by {_name_of(-self.code)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How often and how fast workers are started again; every field has a bound."""
+
+    max_restarts: int = 10
+    """How many restarts of all workers together may lie within the window."""
+    window_s: float = 3_600.0
+    """Restarts longer ago than this are forgotten, so that a long run does not die of its age."""
+    first_backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+    healthy_s: float = 60.0
+    """A worker that lived so long begins with the shortest pause again."""
+    incident_s: float = 60.0
+    """Failures that follow each other faster than this have one cause: the first of them."""
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ValueError(f"max_restarts is {self.max_restarts}; use 0 or more")
+        for name in ("window_s", "first_backoff_s", "max_backoff_s", "healthy_s", "incident_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; use more than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """It did what it had to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """It was told to end, and enough others are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start it again after a pause."""
+
+    after_s: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Go on without it: enough others are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the job."""
+
+    reason: str
+
+
+Decision = Finished | Preempted | Restart | LeaveOut | GiveUp
+
+
+class Restarts:
+    """The failures of a job as one launcher sees them, and what follows from each."""
+
+    def __init__(self, policy: RestartPolicy, *, min_workers: int) -> None:
+        self._policy = policy
+        self._min_workers = min_workers
+        self._recent: deque[float] = deque()
+        self._in_a_row: dict[str, int] = {}
+        self._last_failure_s = float("-inf")
+        self._last_crash: dict[str, Crash] = {}
+        self._in_incident: set[str] = set()
+        self._is_dragged_along = False
+        self.total = 0
+        self.first_cause: Exit | None = None
+
+    def decide(self, ended: Exit, *, running: int, now_s: float, chance: float, is_needed: bool = False) -> Decision:
+        """Say what follows from the end of a worker while ``running`` others run; ``chance`` is between 0 and 1.
+
+        ``is_needed`` says that it ended well, and the others cannot go on without it.
+        """
+        if ended.code == 0 and not is_needed:
+            return Finished()
+        if ended.is_preempted and running >= self._min_workers:
+            return Preempted()
+        self._note(ended, now_s)
+        if (reason := self._find_hopeless(ended)) is not None:
+            return GiveUp(reason)
+        if self._is_dragged_along or len(self._recent) < self._policy.max_restarts:
+            if not self._is_dragged_along:
+                self._recent.append(now_s)
+            self.total += 1
+            return Restart(after_s=self._backoff_s(ended, chance), number=self.total)
+        if running >= self._min_workers:
+            return LeaveOut()
+        used = f"{self._policy.max_restarts} restarts in {self._policy.window_s:g} s are used up"
+        short = f"{running} workers are left of the {self._min_workers} that are needed"
+        return GiveUp(f"{used if self._policy.max_restarts else 'restarts are off'}, and {short}")
+
+    def _find_hopeless(self, ended: Exit) -> str | None:
+        """Say why another start would end as this one did, or return None if it may not."""
+        crash, before = ended.crash, self._last_crash.pop(ended.worker_id, None)
+        if crash is None or ended.code <= 0:
+            return None
+        if crash.is_fatal:
+            self.first_cause = ended
+            return f"{crash.name} does not go away by itself"
+        if ended.did_step:
+            return None
+        if crash.is_like(before):
+            return "the same error came twice at the same place, before any step was done"
+        self._last_crash[ended.worker_id] = crash
+        return None
+
+    def _note(self, ended: Exit, now_s: float) -> None:
+        if now_s - self._last_failure_s > self._policy.incident_s:
+            self.first_cause = ended
+            self._in_incident.clear()
+        # With DDP one failure ends all workers: those that follow the first are started again on its account.
+        others = self._in_incident - {ended.worker_id}
+        is_first_time = ended.worker_id not in self._in_incident
+        self._is_dragged_along = bool(others and is_first_time and self._policy.max_restarts)
+        self._in_incident.add(ended.worker_id)
+        self._last_failure_s = now_s
+        while self._recent and now_s - self._recent[0] > self._policy.window_s:
+            self._recent.popleft()
+
+    def _backoff_s(self, ended: Exit, chance: float) -> float:
+        """Pause longer with each quick failure of the same worker."""
+        row = 0 if ended.lived_s >= self._policy.healthy_s else self._in_a_row.get(ended.worker_id, 0)
+        self._in_a_row[ended.worker_id] = row + 1
+        return backoff_s(row, first_s=self._policy.first_backoff_s, max_s=self._policy.max_backoff_s, chance=chance)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""The training loop: steps, their data, when to save, when to stop."""

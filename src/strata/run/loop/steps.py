@@ -1,0 +1,139 @@
+"""The loop over steps: it restores, hands out steps, saves, and begins again when the membership changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from strata.errors import Reconfigure
+
+if TYPE_CHECKING:
+    from strata.data.loading.batches import Batch
+    from strata.run.data.run_dataset import RunDataset
+    from strata.run.loop.ending import Ending
+    from strata.run.loop.run import Run
+    from strata.run.loop.state import State
+    from strata.run.watchdog.waits import Waits
+
+log = logging.getLogger(__name__)
+
+
+class Step:
+    """One step of training. As a context manager it ends early, without an error, when the membership changes.
+
+    ``batch`` is None where a worker has no more data than the others: in ``sticky`` and ``dynamic`` order it then still
+    takes part in what all do together. ``data_wait_s`` is how long the loop waited for the batch.
+    """
+
+    def __init__(self, number: int, epoch: int, batch: Batch | None, *, data_wait_s: float = 0.0) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.batch = batch
+        self.data_wait_s = data_wait_s
+        self.metrics: dict[str, float] = {}
+        self.interruption: Reconfigure | None = None
+        self.failure: BaseException | None = None
+
+    def report(self, **metrics: float) -> None:
+        """Tell the coordinator of numbers such as the loss; they are shown beside the worker."""
+        self.metrics.update({name: float(value) for name, value in metrics.items()})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Reconfigure):
+            self.interruption = error
+            return True
+        self.failure = error
+        return False
+
+    def __repr__(self) -> str:
+        return f"Step({self.number}, epoch {self.epoch})"
+
+
+class Loop:
+    """One loop over the steps of a run, in as many generations as that takes."""
+
+    def __init__(
+        self,
+        run: Run,
+        ending: Ending,
+        waits: Waits,
+        state: State,
+        dataset: RunDataset | None,
+        *,
+        epochs: int,
+        until: int | None,
+        recover: bool,
+    ) -> None:
+        if dataset is None and until is None:
+            raise ValueError("run.steps(state) needs a dataset, or until=<number of steps>")
+        self._run = run
+        self._ending = ending
+        self._waits = waits
+        self._state = state
+        self._dataset = dataset
+        self._epochs = epochs
+        self._until = until
+        self._recover = recover
+
+    def go_through(self) -> Iterator[Step]:
+        """Yield steps until the data, or the number of steps, is over; raise Stopped if this worker is told to stop."""
+        follows = self._ending.follows_another_loop()
+        while True:
+            if not follows:
+                self._run.restore(self._state)
+            follows = False
+            self._ending.begin()
+            try:
+                self._check_bound()
+                yield from self._go_on()
+            except Reconfigure as error:
+                if self._ending.is_told_to_stop():
+                    self._ending.stop()
+                if not self._recover:
+                    raise
+                log.info("%s", error)
+                continue
+            return
+
+    def _check_bound(self) -> None:
+        bound = self._run.bound_generation
+        if not self._recover and bound is not None and bound != self._run.generation:
+            raise Reconfigure(bound, "the membership changed after the process group was made")
+
+    def _go_on(self) -> Iterator[Step]:
+        run, dataset, batches = self._run, self._dataset, self._batches()
+        while self._until is None or run.step_number < self._until:
+            began_s = time.monotonic()
+            with self._waits.waiting("the next batch of the dataset", is_on_others=False, part="data"):
+                epoch, batch = next(batches)
+            data_wait_s = time.monotonic() - began_s
+            if batch is None and dataset is not None and self._ending.is_over_without_data(dataset):
+                break
+            step = Step(run.next_step, epoch, batch, data_wait_s=data_wait_s)
+            yield from self._ending.hand_out(step)
+            if step.interruption is not None:
+                raise step.interruption
+            run.step(step.number, data_wait_s=step.data_wait_s, **step.metrics)
+            if run.should_save():
+                run.save(self._state)
+            if run.should_stop():
+                self._ending.stop()
+        self._ending.finish(self._state)
+
+    def _batches(self) -> Iterator[tuple[int, Any]]:
+        """Yield batches with their epochs, and then None without end."""
+        dataset = self._dataset
+        while dataset is not None and dataset.epoch < self._epochs:
+            epoch = dataset.epoch
+            for batch in dataset:
+                yield epoch, batch
+        while True:
+            yield (0 if dataset is None else min(dataset.epoch, self._epochs - 1)), None

@@ -1,0 +1,40 @@
+"""What all workers of a job must have opened a dataset with: whatever decides who gets which sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from strata.errors import DatasetChangedError, DatasetOptionsError
+
+if TYPE_CHECKING:
+    from strata.data.dataset import Dataset
+
+
+def describe_options(dataset: Dataset, *, block_size: int) -> dict[str, Any]:
+    """Return what is registered with a dataset, as values that JSON can hold."""
+    options = {"files": dataset.plan.files, **dataset.plan.agreement()}
+    if dataset.plan.layout.is_global:
+        options["block_size"] = block_size
+    # No part of the dataset, and of no known number of rows; an audit names them.
+    if left_out := sorted(rows.file for rows in dataset.skipped() if not rows.num_rows):
+        options["left_out"] = left_out
+    return options
+
+
+def compare_options(dataset_id: str, mine: Mapping[str, Any], first: Mapping[str, Any], *, url: str) -> None:
+    """Raise an error that names the first option in which a worker differs from the one that registered first."""
+    here, known = mine["options"], first["options"]
+    for option in {**here, **known}:
+        if here.get(option) == known.get(option):
+            continue
+        if option == "files":
+            raise DatasetChangedError(dataset_id, url=url)
+        raise DatasetOptionsError(
+            dataset_id,
+            option,
+            worker_id=mine["worker"],
+            given=here.get(option),
+            first=first["worker"],
+            registered=known.get(option),
+        )

@@ -1,0 +1,1 @@
+"""Objects as files below a directory, at the speed of the device."""

@@ -1,0 +1,1 @@
+"""Traces of checkpoints, barriers and recoveries: sent by OpenTelemetry if the environment asks for them."""

@@ -1,0 +1,210 @@
+"""Checkpoints go to other tools and come from them, byte by byte, with the real libraries on the other side."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from strata.checkpoint import CheckpointManager
+from strata.cli.app import app
+from strata.errors import ForeignFormatError
+from tests.testbed.parts import import_part
+from tests.unit.checkpoint.states import same
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+torch = import_part("torch", "torch")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def ckpt(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["ckpt", *map(str, arguments)])
+
+
+def make_state() -> dict[str, Any]:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    weights = OrderedDict((name, value.clone()) for name, value in model.state_dict().items())
+    return {
+        "model": weights,
+        "half": {"w": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), "f8": torch.ones(3).to(torch.float8_e4m3fn)},
+        "optimizer": optimizer.state_dict(),
+        "lr": 0.1,
+        "names": ["a", "b"],
+    }
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    with CheckpointManager(tmp_path / "run") as manager:
+        manager.save(make_state(), 5)
+    return tmp_path / "run"
+
+
+def load(where: Path, job: str) -> Any:
+    with CheckpointManager(where, job_id=job) as manager:
+        return manager.load().data
+
+
+def test_torch_files_go_round_and_load_with_weights_only(where: Path, tmp_path: Path) -> None:
+    target = tmp_path / "state.pt"
+    done = ckpt("export", where, 5, target, "--to", "torch")
+    assert done.exit_code == 0, done.output
+    assert same(torch.load(target, weights_only=True), make_state())
+    assert ckpt("import", target, where, 7, "--job", "back").exit_code == 0
+    assert same(load(where, "back"), make_state())
+
+
+def test_dcp_folders_go_round_and_load_with_dcp(where: Path, tmp_path: Path) -> None:
+    from torch.distributed import checkpoint
+
+    target = tmp_path / "dcp"
+    done = ckpt("export", where, 5, target, "--to", "dcp")
+    assert done.exit_code == 0, done.output
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    into = {"model": model.state_dict()}
+    checkpoint.load(into, checkpoint_id=target, no_dist=True)
+    assert same(dict(into["model"]), dict(make_state()["model"]))
+    done = ckpt("import", target, where, 7, "--job", "back")
+    assert done.exit_code == 0, done.output
+    # DCP itself makes text of keys that are numbers.
+    back, wanted = load(where, "back"), make_state()
+    assert same(dict(back["model"]), dict(wanted["model"]))
+    assert same(back["optimizer"]["state"]["0"], wanted["optimizer"]["state"][0])
+    assert (back["lr"], back["names"]) == (0.1, ["a", "b"])
+
+
+def test_an_export_for_dcp_warns_of_nothing(tmp_path: Path) -> None:
+    import torch
+
+    from strata.checkpoint.exchange.dcp_folders import write_dcp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        write_dcp({"w": torch.ones(3)}, tmp_path / "dcp")
+
+
+@pytest.mark.parametrize("form", ["safetensors", "hf", "dcp", "torch"])
+def test_a_place_that_cannot_be_written_is_named_in_one_line(where: Path, form: str) -> None:
+    done = ckpt("export", where, 5, f"/proc/{form}", "--to", form)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ForeignFormatError)
+    assert f"/proc/{form}: " in str(done.exception)
+    assert "Traceback" not in str(done.exception)
+
+
+def test_two_paths_that_dcp_calls_the_same_are_named(tmp_path: Path) -> None:
+    from strata.checkpoint.exchange.dcp_folders import write_dcp
+
+    with pytest.raises(ForeignFormatError, match=r"DCP does not write it \(.*duplicated flatten key a\.b\)"):
+        write_dcp({"a.b": 1, "a": {"b": 2}}, tmp_path / "dcp")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dcp_folder_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    from strata.checkpoint.exchange.dcp_folders import read_dcp
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    import pickle
+
+    for protocol in (2, 4, 5):
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil(), protocol))
+        with pytest.raises(ForeignFormatError, match="no DCP metadata that can be read safely"):
+            read_dcp(tmp_path)
+        torch_file = tmp_path / "evil.pt"
+        torch_file.write_bytes(pickle.dumps(Evil(), protocol))
+        assert ckpt("import", torch_file, tmp_path / "run", 1).exit_code == 1
+    assert not (tmp_path / "ran").exists()
+
+
+def test_safetensors_files_go_round(where: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    target = tmp_path / "model.safetensors"
+    assert ckpt("export", where, 5, target, "--under", "model").exit_code == 0
+    assert same(dict(sorted(load_file(target).items())), dict(sorted(make_state()["model"].items())))
+    assert ckpt("import", target, where, 7, "--job", "back", "--under", "model").exit_code == 0
+    back = load(where, "back")
+    assert same(dict(sorted(back["model"].items())), dict(sorted(make_state()["model"].items())))
+    save_file({"x": torch.ones(3), "y": torch.zeros(0, 2)}, tmp_path / "other.safetensors")
+    assert ckpt("import", tmp_path / "other.safetensors", where, 8, "--job", "other").exit_code == 0
+    assert same(dict(sorted(load(where, "other").items())), {"x": torch.ones(3), "y": torch.zeros(0, 2)})
+
+
+def test_hugging_face_folders_go_round_with_an_index(where: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    target = tmp_path / "hf"
+    done = ckpt("export", where, 5, target, "--to", "hf", "--under", "model", "--shard-bytes", 300)
+    assert done.exit_code == 0, done.output
+    index = json.loads((target / "model.safetensors.index.json").read_text())
+    wanted = make_state()["model"]
+    assert sorted(index["weight_map"]) == sorted(wanted)
+    assert index["metadata"]["total_size"] == sum(each.nbytes for each in wanted.values())
+    found = {name: load_file(target / file)[name] for name, file in index["weight_map"].items()}
+    assert same(dict(sorted(found.items())), dict(sorted(wanted.items())))
+    assert len(set(index["weight_map"].values())) > 1
+    done = ckpt("import", target, where, 7, "--job", "back")
+    assert done.exit_code == 0, done.output
+    assert same(dict(sorted(load(where, "back").items())), dict(sorted(wanted.items())))
+    small = tmp_path / "small"
+    assert ckpt("export", where, 5, small, "--to", "hf", "--under", "model").exit_code == 0
+    assert [each.name for each in small.iterdir()] == ["model.safetensors"]
+    again = ckpt("export", where, 5, small, "--to", "hf", "--force")
+    assert again.exit_code == 2
+    assert (small / "model.safetensors").exists(), "a folder is never removed for an export"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.safetensors", b""),
+        ("x.safetensors", b"\xff" * 8),
+        ("x.safetensors", (4).to_bytes(8, "little") + b"[[[["),
+        ("x.safetensors", (100_000).to_bytes(8, "little") + b"[" * 100_000),
+        ("x.safetensors", (2).to_bytes(8, "little") + b"[]"),
+        ("x.safetensors", (51).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}'),
+        ("x.pt", b""),
+        ("x.pt", b"PK\x03\x04 not a zip"),
+        ("x.txt", b"hello"),
+        ("model.safetensors.index.json", b'{"weight_map": {"a": "../../etc/passwd"}}'),
+        ("model.safetensors.index.json", b'{"weight_map": {"a": "gone.safetensors"}}'),
+        ("model.safetensors.index.json", b"[]"),
+        (".metadata", b"nonsense"),
+    ],
+)
+def test_a_file_that_is_not_what_it_says_is_refused_with_words(tmp_path: Path, name: str, content: bytes) -> None:
+    from strata.checkpoint.exchange.formats import read_state
+
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    source = folder if name.endswith(".json") or name == ".metadata" else folder / name
+    with pytest.raises(ForeignFormatError):
+        read_state(source)
+
+
+def test_what_is_not_there_is_named(where: Path, tmp_path: Path) -> None:
+    from strata.checkpoint.exchange.formats import read_state
+
+    with pytest.raises(ForeignFormatError, match="there is no such file or folder"):
+        read_state(tmp_path / "gone")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ForeignFormatError, match="no safetensors files"):
+        read_state(tmp_path / "empty")
+    done = ckpt("export", where, 5, tmp_path / "x", "--under", "nothing")
+    assert isinstance(done.exception, ForeignFormatError)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,114 @@
+"""A client in a process of its own, as scripts use it: it comes, stays, goes and says nothing that it need not."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strata.client.client import Client
+from tests.testbed.client_process import worker_process
+from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.network.proxy import proxying
+from tests.testbed.pace import stretch
+from tests.testbed.process import start
+from tests.testbed.waiting import wait_until
+
+FIRST_API = """
+import asyncio, sys
+from dtruntime import TrainingOrchestrator
+
+async def main():
+    worker = TrainingOrchestrator("w", sys.argv[1])
+    await worker.register_worker()
+    await worker.heartbeat(step=1)
+    await worker.wait_barrier("start")
+    await worker.deregister()
+
+asyncio.run(main())
+"""
+LEAVES_LATE = """
+import sys
+from strata.client.client import Client
+client = Client(sys.argv[1], "w")
+client.wait_registered()
+print("in", flush=True)
+sys.stdin.readline()
+client.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> CoordinatorProcess:
+    return CoordinatorProcess(tmp_path, "--lease", "4", "--grace", "1")
+
+
+def test_a_script_of_the_first_api_prints_nothing_of_its_own(service: CoordinatorProcess) -> None:
+    with service.serving():
+        for _ in range(3):
+            process = start(
+                [sys.executable, "-c", FIRST_API, service.url],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert process.communicate(timeout=stretch(30)) == ("", "")
+            assert process.returncode == 0
+
+
+def test_closing_while_the_coordinator_is_away_is_quiet_and_bounded(service: CoordinatorProcess) -> None:
+    with service.serving() as coordinator:
+        process = start(
+            [sys.executable, "-c", LEAVES_LATE, service.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        coordinator.kill()
+        coordinator.wait()
+        assert process.communicate("\n", timeout=stretch(30)) == ("closed\n", "")
+        assert process.returncode == 0
+
+
+def test_a_client_that_nobody_holds_leaves_its_job(service: CoordinatorProcess) -> None:
+    with service.serving():
+        client = Client(service.url, "forgotten")
+        client.wait_registered()
+        del client
+        gc.collect()
+        wait_until(lambda: service.states()["forgotten"] == "failed")
+
+
+def test_a_connection_on_which_nothing_gets_through_is_left_before_the_lease_ends(tmp_path: Path) -> None:
+    with proxying() as proxy:
+        service = CoordinatorProcess(tmp_path, "--lease", "6", "--advertise-channel", f"127.0.0.1:{proxy.port}")
+        proxy.retarget(service.channel_port)
+        with service.serving(), Client(service.url, "w") as client:
+            generation = client.wait_registered().generation
+            wait_until(lambda: proxy.accepted == 1)
+            proxy.swallow()
+            wait_until(lambda: proxy.accepted == 2)
+            wait_until(lambda: client.transport == "channel")
+            assert client.heartbeat(timeout_s=stretch(20)).generation == generation
+            assert service.states() == {"w": "idle"}
+
+
+def test_a_coordinator_that_was_frozen_for_longer_than_the_lease_fails_nobody(service: CoordinatorProcess) -> None:
+    with service.serving() as coordinator, worker_process(service.url, "a"), worker_process(service.url, "b"):
+        generation = service.job().generation
+        coordinator.send_signal(signal.SIGSTOP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            coordinator.wait(10)
+        coordinator.send_signal(signal.SIGCONT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            coordinator.wait(3)
+        assert service.job().generation == generation
+        assert set(service.states().values()) == {"idle"}

@@ -1,0 +1,221 @@
+"""Tokenizing on all cores or a cluster: the same bytes, and an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tokenizers
+
+from strata.data import open_dataset
+from strata.data.prepare import tokenizing
+from strata.data.prepare.rewrite import Plan, prepare
+from strata.data.prepare.tokenizing import TokenizePlan, tokenize
+from strata.data.rows.row_sequence import open_rows
+from strata.data.text.megatron import MegatronRows
+from strata.data.text.tokenizers import Tokenize, load_tokenizer
+from strata.errors import DatasetExistsError, MissingExtraError
+
+STRATA = Path(os.sys.executable).with_name("strata")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    words = ["the", "cat", "sat", "on", "a", "mat", "ünïcode", "and", "slept"]
+    lines = [" ".join(rng.choice(words, rng.integers(0, 20))) for _ in range(300)]
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": line, "id": n}) + "\n" for n, line in enumerate(lines)))
+    return folder
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, corpus: Path) -> str:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<end>", "<unk>"],
+        show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    made.train_from_iterator(corpus.joinpath("a.jsonl").read_text().splitlines(), trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    return str(tmp_path / "tokenizer.json")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def texts(corpus: Path, cache: Path) -> Any:
+    return open_rows(corpus, cache=cache)
+
+
+def test_tokens_are_those_of_the_tokenizer_whatever_the_number_of_processes(
+    tmp_path: Path, corpus: Path, tokenizer: str
+) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    plan = TokenizePlan(tokenizer=tokenizer, end=0, rows_per_file=70)
+    done = tokenize(rows, str(tmp_path / "one"), plan, processes=1)
+    tokenize(rows, str(tmp_path / "two"), plan, processes=2)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+    assert (done.files, done.documents, done.dtype) == (5, 300, "uint16")
+    own = tokenizers.Tokenizer.from_file(tokenizer)
+    lines = [json.loads(line)["text"] for line in (corpus / "a.jsonl").read_text().splitlines()]
+    found = []
+    for name in sorted(content(tmp_path / "one")):
+        if name.endswith(".idx"):
+            part = MegatronRows(tmp_path / "one" / name)
+            found += [row.tolist() for row in part.read(0, part.num_rows).to_numpy()["tokens"]]
+    assert found == [[*own.encode(line).ids, 0] for line in lines]
+    rows = open_rows(tmp_path / "one", options={"sequence_length": 16}, cache=tmp_path / "cache")
+    assert rows.read(0, 1)["tokens"][0].tolist() == [token for row in found for token in row][:16]
+
+
+def test_a_run_that_was_stopped_keeps_the_files_that_are_done(
+    tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    plan = TokenizePlan(tokenizer=tokenizer, rows_per_file=70)
+    tokenize(rows, str(tmp_path / "straight"), plan, processes=1)
+    whole, made = tokenizing.tokenize_part, []
+
+    def stop_at_the_third(*task: Any) -> Any:
+        made.append(task)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return whole(*task)
+
+    monkeypatch.setattr(tokenizing, "tokenize_part", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        tokenize(rows, str(tmp_path / "stopped"), plan, processes=1)
+    assert not (tmp_path / "stopped").exists()
+    tokenize(rows, str(tmp_path / "stopped"), plan, processes=1)
+    assert len(made) == 3 + 3
+    assert content(tmp_path / "stopped") == content(tmp_path / "straight")
+    with pytest.raises(DatasetExistsError):
+        tokenize(rows, str(tmp_path / "stopped"), plan, processes=1)
+
+
+def test_files_of_another_plan_are_not_kept(
+    tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    with monkeypatch.context() as patched:
+        patched.setattr(tokenizing, "run_tasks", lambda *args, **options: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tokenize(rows, str(tmp_path / "out"), TokenizePlan(tokenizer=tokenizer), processes=1)
+    done = tokenize(rows, str(tmp_path / "out"), TokenizePlan(tokenizer=tokenizer, end=1), processes=1)
+    assert done.documents == 300
+    assert MegatronRows(next((tmp_path / "out").glob("*.idx"))).read(0, 1).to_numpy()["tokens"][0][-1] == 1
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_prepared_files_are_the_same_for_any_number_of_processes(tmp_path: Path, shuffle: bool) -> None:
+    pq.write_table(pa.table({"x": [None, *range(999)], "s": [str(n) for n in range(1000)]}), tmp_path / "a.parquet")
+    rows = open_rows(tmp_path / "a.parquet", cache=tmp_path / "cache")
+    plan = Plan(rows_per_file=300, rows_per_group=50, shuffle=shuffle, seed=7)
+    for count in (1, 2):
+        prepare(rows, str(tmp_path / str(count)), plan, processes=count)
+    parts = [{name: data for name, data in content(tmp_path / each).items() if name[0] != "_"} for each in "12"]
+    assert parts[0] == parts[1]
+    again = open_rows(tmp_path / "1", cache=tmp_path / "cache")
+    found = again.read(0, 1000).to_numpy()
+    assert sorted(found["s"].tolist(), key=int) == [str(n) for n in range(1000)]
+    assert int(found["x.is_null"].sum()) == 1
+
+
+@pytest.mark.timeout(180)
+def test_a_cluster_writes_the_same_bytes(
+    tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray", reason="no make target installs Ray, for its size: pip install -e '.[ray]'")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(each) for each in os.sys.path if each))
+    rows = texts(corpus, tmp_path / "cache")
+    plan = TokenizePlan(tokenizer=tokenizer, rows_per_file=70)
+    tokenize(rows, str(tmp_path / "local"), plan, processes=1)
+    shuffled = Plan(rows_per_file=80, shuffle=True, seed=1)
+    prepare(rows, str(tmp_path / "prepared-local"), shuffled)
+    try:
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        tokenize(rows, str(tmp_path / "ray"), plan, engine="ray")
+        prepare(rows, str(tmp_path / "prepared-ray"), shuffled, engine="ray")
+    finally:
+        ray.shutdown()
+    assert content(tmp_path / "local") == content(tmp_path / "ray")
+    parts = [
+        {name: data for name, data in content(tmp_path / f"prepared-{each}").items() if name[0] != "_"}
+        for each in ("local", "ray")
+    ]
+    assert parts[0] == parts[1]
+
+
+def test_an_engine_that_is_not_there_is_named(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    with pytest.raises(ValueError, match="use one of local, ray"):
+        prepare(rows, str(tmp_path / "out"), Plan(), engine="dask")
+    monkeypatch.setitem(os.sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match="ray"):
+        prepare(rows, str(tmp_path / "out"), Plan(), engine="ray")
+
+
+def test_the_command_says_how_fast_it_was_and_what_is_wrong(tmp_path: Path, corpus: Path, tokenizer: str) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "DATA_CACHE_PATH": str(tmp_path / "cache")}
+        return subprocess.run(
+            [STRATA, "data", "tokenize", *arguments], capture_output=True, text=True, env=environment, timeout=60
+        )
+
+    done = run(str(corpus), str(tmp_path / "out"), "--tokenizer", tokenizer, "--end", "0", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "tokens of 300 documents" in done.stdout
+    assert "tokens/s" in done.stdout
+    again = run(str(corpus), str(tmp_path / "out"), "--tokenizer", tokenizer)
+    assert again.returncode == 1
+    assert "there is something already" in again.stderr
+    wrong = run(str(corpus), str(tmp_path / "other"), "--tokenizer", "nowhere.json")
+    assert wrong.returncode == 2
+    assert "there is no tokenizer at" in " ".join(wrong.stderr.split())
+    wrong = run(str(corpus), str(tmp_path / "other"), "--tokenizer", tokenizer, "--column", "words")
+    assert "no column 'words'" in " ".join(wrong.stderr.split())
+
+
+def test_tokenizers_are_transforms_on_threads_and_in_processes(tmp_path: Path, corpus: Path, tokenizer: str) -> None:
+    own = load_tokenizer(tokenizer)
+    batches = {}
+    for processes in (0, 1):
+        with open_dataset(
+            corpus,
+            batch_size=50,
+            shuffle=False,
+            transform=Tokenize(tokenizer, keep=True),
+            processes=processes,
+            cache=tmp_path / "c",
+        ) as dataset:
+            batches[processes] = list(dataset)
+    for batch in batches[0]:
+        assert [row.tolist() for row in batch["tokens"]] == [own.encode(text).ids for text in batch["text"]]
+    assert [row.tolist() for batch in batches[1] for row in batch["tokens"]] == [
+        row.tolist() for batch in batches[0] for row in batch["tokens"]
+    ]
+
+
+def test_an_encoding_of_tiktoken_is_a_tokenizer() -> None:
+    import tiktoken
+
+    ranks = {bytes([value]): value for value in range(256)} | {b"ab": 256}
+    encoding = tiktoken.Encoding("tiny", pat_str=r"\w+|\W", mergeable_ranks=ranks, special_tokens={})
+    found = Tokenize(encoding)({"text": np.array(["abc", "ba"], object)})
+    assert [row.tolist() for row in found["tokens"]] == [[256, 99], [98, 97]]

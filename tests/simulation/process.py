@@ -1,0 +1,279 @@
+"""A worker's process in a world: the shipped protocol, driven by simulated links and time, and programs that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from strata.client.worker import actions as a
+from strata.client.worker.protocol import WorkerProtocol
+from strata.cluster import commands as c
+from strata.cluster.events import BarrierReleased, Effect, ManifestWanted
+from strata.cluster.membership import new_incarnation
+from strata.cluster.values import CommitRecord, PartReport
+from strata.errors import (
+    BarrierTimeoutError,
+    CheckpointTimeoutError,
+    CoordinatorLostError,
+    DuplicateWorkerError,
+    Recovery,
+    StrataError,
+)
+from tests.simulation.network import Link
+from tests.simulation.store import Manifest, Part, StoreError, TakenError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+CONNECT_TIMEOUT_S = 2.0
+COMMIT_TIMEOUT_S = 200.0
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """A program waits for a while."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A program waits for the answer under a number."""
+
+    number: int
+
+
+Program = Generator[Sleep | Wait, Any, None]
+
+
+class Process:
+    """One process: it can be killed, stopped, held by a library, or cut off; what it knows is in its protocol."""
+
+    def __init__(self, world: World, worker_id: str, name: str, *, start_ms: int) -> None:
+        self.world = world
+        self.worker_id = worker_id
+        self.name = name
+        self.alive = True
+        self.finished = False
+        self.paused_until_s = 0.0
+        self.held_until_s = 0.0
+        self.unreachable_until_s = 0.0
+        self.link: Link | None = None
+        worker = c.RegisterWorker(worker_id=worker_id, incarnation=new_incarnation(start_ms, name))
+        self.protocol = WorkerProtocol(worker, addresses=world.addresses, chance=world.rng.random)
+        self._answers: dict[int, object] = {}
+        self._waiting: dict[int, Callable[[object], None]] = {}
+        # The number and the generation of the last meeting.
+        self._meets = (0, 0)
+        self._tick_s = float("inf")
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation that the process is in now."""
+        return self.protocol.worker.incarnation
+
+    def start(self, *programs: Program) -> None:
+        """Connect, and run programs beside each other."""
+        self.do(self.protocol.start(self.world.now_s))
+        self.do(self.protocol.serve_manifests(self.world.now_s, is_serving=True))
+        for program in programs:
+            self._step(program, None)
+
+    # What happens to it.
+
+    def receive_effect(self, effect: Effect) -> None:
+        """Take what the coordinator says by itself."""
+        self.do(self.protocol.receive_effect(effect, self.world.now_s))
+
+    def link_lost(self, link: Link) -> None:
+        """A connection closed."""
+        if self.link is link:
+            self.link = None
+            self.do(self.protocol.lost(self.world.now_s))
+
+    # What its programs do.
+
+    def ask(self, command: c.JobCommand) -> Wait:
+        """Ask the coordinator."""
+        number, actions = self.protocol.ask(command, self.world.now_s)
+        return self._asked(number, actions)
+
+    def heartbeat(self) -> Wait:
+        """Ask for the reply to a heartbeat."""
+        return self._asked(*self.protocol.heartbeat(self.world.now_s))
+
+    def leave(self) -> Wait:
+        """Say goodbye."""
+        return self._asked(*self.protocol.leave("finished", self.world.now_s, timeout_s=30.0))
+
+    def meet(self, name: str, **fields: Any) -> Wait:
+        """Arrive at a barrier."""
+        number, actions = self.protocol.meet(name, self.world.now_s, **fields)
+        self._meets = number, fields["generation"]
+        return self._asked(number, actions)
+
+    def report(self, **fields: Any) -> Wait:
+        """Report progress."""
+        return self._asked(*self.protocol.report(self.world.now_s, **fields))
+
+    def begin_save(self, step: int, generation: int, part: Part, *, insists: bool) -> Wait:
+        """Save a part in the background: written after a while, or dropped if the store does not take it."""
+        number = self.protocol.begin_part(step, generation)
+        path = f"step_{step}/{generation}-{self.name}-{number}"
+
+        def write() -> None:
+            try:
+                self.world.store.write_part(path, part)
+            except StoreError as error:
+                if insists:
+                    self.world.later(1.0, self, write)
+                else:
+                    self.world.tally["dropped parts"] += 1
+                    self.do(self.protocol.drop_part(number, str(error), self.world.now_s))
+                    self._give(number, error)
+                return
+            report = PartReport(path, len(part.samples), "")
+            self.do(
+                self.protocol.commit_part(number, self.world.now_s, epoch=0, report=report, timeout_s=COMMIT_TIMEOUT_S)
+            )
+
+        self.world.later(self.world.rng.choice((0.01, 0.3, 3.0)) * self.world.rng.random(), self, write)
+        return Wait(number)
+
+    def end(self) -> None:
+        """End the process on purpose: its work is done, or it cannot go on."""
+        self.alive = False
+        self.protocol.close()
+        if self.link is not None:
+            self.link.close()
+
+    # What its protocol says.
+
+    def do(self, actions: list[a.Action]) -> None:
+        """Carry out actions, as the driver does."""
+        for action in actions:
+            match action:
+                case a.Send(number=number, command=command):
+                    self._send(number, command)
+                case a.Answer(number=number, reply=reply):
+                    self._check_answer(number, reply)
+                    self._give(number, reply)
+                case a.Connect():
+                    self.world.later(action.delay_s, self, partial(self._connect, action))
+                case a.Disconnect():
+                    self._leave_link()
+                case a.WriteManifest(wanted=wanted):
+                    self.world.later(self.world.rng.random(), self, partial(self._write_manifest, wanted))
+                case a.Refuse(error=error):
+                    self.world.invariants.refused(self, error)
+                    self.world.note(f"{self.name} is refused: {error}")
+                    self.end()
+                    if not isinstance(error, DuplicateWorkerError):
+                        self.world.start_worker_later(self.worker_id, 1.0)
+        self._arm()
+
+    def _send(self, number: int, command: c.JobCommand) -> None:
+        link = self.link
+        if link is None:
+            return
+
+        def reply(answer: object) -> None:
+            link.send_down(lambda: self._receive(number, answer))
+
+        link.send_up(command, lambda: link.coordinator.hear(link.principal, command, reply, link))
+
+    def _receive(self, number: int, answer: object) -> None:
+        self.do(self.protocol.receive(number, answer, self.world.now_s))  # type: ignore[arg-type]
+
+    def _connect(self, to: a.Connect) -> None:
+        """Open a link if a coordinator can be reached there; else notice after a while that there is none."""
+        self._leave_link()
+        coordinator = self.world.find_coordinator(to.address)
+        if coordinator is None or not coordinator.is_up or self.unreachable_until_s > self.world.now_s:
+            delay_s = self.world.rng.choice((0.01, CONNECT_TIMEOUT_S))
+            self.world.later(delay_s, self, lambda: self.do(self.protocol.lost(self.world.now_s)))
+            return
+        self.link = Link(self.world, self, coordinator)
+        self.do(self.protocol.connected(self.world.now_s))
+
+    def _leave_link(self) -> None:
+        if self.link is not None:
+            self.link.leave()
+            self.link = None
+
+    def _arm(self) -> None:
+        at_s = self.protocol.next_tick_s()
+        if at_s is not None and at_s < self._tick_s:
+            self._tick_s = at_s
+            self.world.later(max(0.0, at_s - self.world.now_s), self, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_s = float("inf")
+        self.do(self.protocol.tick(self.world.now_s))
+
+    def _write_manifest(self, wanted: ManifestWanted) -> None:
+        """Write a manifest; what goes wrong for a while is left to the next one that is asked."""
+        paths = tuple(report.path for report in wanted.reports)
+        manifest = Manifest(wanted.step, wanted.epoch, wanted.generation, paths, wanted.cursors)
+        try:
+            written = self.world.store.write_manifest(manifest)
+        except StoreError:
+            self.do(self.protocol.manifest_failed(wanted.step, None, self.world.now_s))
+        except TakenError:
+            self.world.tally["given up"] += 1
+            reason = "the step has another manifest"
+            self.do(self.protocol.manifest_failed(wanted.step, reason, self.world.now_s))
+        else:
+            self.world.invariants.manifest_written(written)
+            record = CommitRecord(written.step, written.epoch, manifest_path(written.step), written.cursors)
+            self.do(self.protocol.manifest_written(wanted.step, record, self.world.now_s))
+
+    # Programs.
+
+    def _asked(self, number: int, actions: list[a.Action]) -> Wait:
+        self.do(actions)
+        return Wait(number)
+
+    def answer_of(self, wait: Wait) -> object | None:
+        """Return the answer that a program did not wait for, if it has come."""
+        return self._answers.get(wait.number)
+
+    def _give(self, number: int, answer: object) -> None:
+        if number in self._waiting:
+            self._waiting.pop(number)(answer)
+        else:
+            self._answers[number] = answer
+
+    def _step(self, program: Program, value: object) -> None:
+        while self.alive and not self.finished:
+            try:
+                waits = program.send(value)
+            except StopIteration:
+                return
+            if isinstance(waits, Sleep):
+                self.world.later(waits.seconds, self, lambda: self._step(program, None))
+                return
+            if waits.number not in self._answers:
+                self._waiting[waits.number] = lambda answer: self._step(program, answer)
+                return
+            value = self._answers.pop(waits.number)
+
+    def _check_answer(self, number: int, reply: object) -> None:
+        """What a program is answered is its own affair, or final: the protocol sees to the rest."""
+        if isinstance(reply, CheckpointTimeoutError):
+            self.world.invariants.waited_too_long(self, reply)
+        is_late = isinstance(reply, BarrierTimeoutError | CoordinatorLostError)
+        if isinstance(reply, StrataError) and reply.recovery is Recovery.RETRY and not is_late:
+            self.world.invariants.waited_too_long(self, reply)
+        if number == self._meets[0]:
+            if isinstance(reply, BarrierTimeoutError):
+                self.world.invariants.barrier_timed_out(self, self._meets[1])
+            elif isinstance(reply, BarrierReleased):
+                self.world.invariants.barrier_released(self, reply)
+
+
+def manifest_path(step: int) -> str:
+    """Return where the manifest of a step is."""
+    return f"step_{step}/metadata.json"

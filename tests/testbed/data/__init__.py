@@ -1,0 +1,1 @@
+"""Rows and files to load, made without the code under test."""

@@ -1,0 +1,1 @@
+"""Etcd and coordinators with replicas, for tests that kill them."""

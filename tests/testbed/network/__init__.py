@@ -1,0 +1,1 @@
+"""Raw connections, and a proxy that swallows what goes through it."""

@@ -1,0 +1,72 @@
+"""A pytest plugin: how ``pytest -n 2 --dist loadgroup`` shares the tests between its processes.
+
+A file's tests stay in one process, in their order, so that what a module sets up is set up once. Tests with
+``@pytest.mark.xdist_group(name)`` stay in one process across files: two of a group never run beside each other.
+
+| group | its tests | why one at a time |
+|---|---|---|
+| mounts | those with ``part("faults")`` | they mount file systems and take loop devices, of which a machine has few |
+| whole runs | whole jobs, torchrun, the demonstration, the simulator | each keeps every core busy by itself |
+
+Files and groups are handed out by the longest limit of time that one of their tests has, so that short tests come last
+and the processes end together. xdist's own order, by the number of tests, left one process alone with a few long ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests that mount something into one group, and in a process of xdist those that may take long first."""
+    for item in items:
+        if any(marker.args == ("faults",) for marker in item.iter_markers("part")):
+            item.add_marker(pytest.mark.xdist_group("mounts"))
+    if hasattr(config, "workerinput"):
+        limits_s: dict[str, float] = defaultdict(float)
+        for item in items:
+            limits_s[_unit(item)] = max(limits_s[_unit(item)], _limit_s(item))
+        items.sort(key=lambda item: -limits_s[_unit(item)])
+
+
+def _unit(item: pytest.Item) -> str:
+    group = item.get_closest_marker("xdist_group")
+    return item.nodeid.split("::", 1)[0] if group is None else str(group.args[0])
+
+
+def _limit_s(item: pytest.Item) -> float:
+    own = item.get_closest_marker("timeout")
+    return 0.0 if own is None else float(own.args[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Return the scheduler for ``--dist loadgroup``; all other modes are xdist's own."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Scheduler(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            # xdist writes a test's group behind its name.
+            has_group = nodeid.rfind("@") > nodeid.rfind("]")
+            return nodeid.rsplit("@", 1)[1] if has_group else nodeid.split("::", 1)[0]
+
+        def remove_node(self, node: Any) -> str | None:
+            """Count the test that ended its process as done: xdist would give it to the next process, too."""
+            units = self.assigned_work[node]
+            unfinished = ((unit, test) for unit in units.values() for test, is_done in unit.items() if not is_done)
+            unit, test = next(unfinished, (None, None))
+            if unit is not None:
+                unit[test] = True
+            # A unit with nothing left to do must not be handed out: the process that gets it waits for ever.
+            self.assigned_work[node] = {name: unit for name, unit in units.items() if not all(unit.values())}
+            super().remove_node(node)
+            return test
+
+    config.option.loadscopereorder = False
+    return Scheduler(config, log)

@@ -1,0 +1,98 @@
+"""Replicas that are not the same are noticed at commit: reported by default, refused if asked."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from strata.checkpoint import CheckpointManager, SavePolicy, Slice
+from strata.cli.app import app
+from strata.errors import DivergedReplicasWarning, ReplicasDivergedError
+from strata.run.loop.state import spread
+
+RANKS = 3
+
+
+def save_all(folder: Path, states: list[Any], **options: Any) -> Any:
+    """Save one step from as many managers as there are states, and commit it."""
+    for rank, state in enumerate(states):
+        with CheckpointManager(folder, **options) as manager:
+            manager.save(state, 1, part=rank, parts=len(states))
+    with CheckpointManager(folder, **options) as manager:
+        return manager.commit(1)
+
+
+def weights(rank: int, *, wrong: int = 2) -> dict[str, Any]:
+    return {"a": np.zeros(5), "w": np.arange(40_000.0).reshape(200, 200) + (rank == wrong), "z": np.ones(3)}
+
+
+@pytest.mark.parametrize("is_spread", [False, True], ids=["each writes all", "each writes its share"])
+def test_a_replica_that_differs_is_named_with_its_tensor_and_the_checkpoint_is_marked(
+    is_spread: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    states = [weights(rank) for rank in range(RANKS)]
+    if is_spread:
+        states = [spread(state, rank=rank, world_size=RANKS) for rank, state in enumerate(states)]
+    with caplog.at_level(logging.WARNING), pytest.warns(DivergedReplicasWarning, match=r"rank 2 held .* of w "):
+        info = save_all(tmp_path, states)
+    assert info.diverged is not None
+    assert (info.diverged.ranks, info.diverged.tensor, info.diverged.tensors) == ((2,), "w", 1)
+    assert "rank 2 held other values of w" in caplog.text
+    with CheckpointManager(tmp_path) as manager:
+        assert manager.latest() == info
+        restored = manager.load().data
+    if not is_spread:
+        assert np.array_equal(restored["w"], weights(0)["w"])
+    where = str(tmp_path)
+    for command in (["ls", where], ["show", where, "1"], ["verify", where], ["verify", where, "1", "--deep"]):
+        shown = CliRunner().invoke(app, ["ckpt", *command], env={"COLUMNS": "200"})
+        assert shown.exit_code == 0
+        assert "rank 2 held other values of w" in shown.stdout
+    (checked,) = json.loads(CliRunner().invoke(app, ["ckpt", "verify", where, "--json"]).stdout)
+    assert checked["diverged"] == {"ranks": [2], "tensor": "w", "tensors": 1}
+
+
+def test_a_save_with_replicas_that_differ_fails_if_asked_and_commits_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ReplicasDivergedError, match="rank 1 held other values of w") as caught:
+        save_all(tmp_path, [weights(rank, wrong=1) for rank in range(RANKS)], saving=SavePolicy(on_divergence="fail"))
+    assert caught.value.ranks == [1]
+    with CheckpointManager(tmp_path) as manager:
+        assert manager.list_checkpoints() == []
+
+
+def test_most_ranks_are_taken_to_be_right_also_against_rank_0(tmp_path: Path) -> None:
+    with pytest.warns(DivergedReplicasWarning):
+        info = save_all(tmp_path, [weights(rank, wrong=0) for rank in range(RANKS)])
+    assert info.diverged.ranks == (0,)
+
+
+def test_slices_that_two_ranks_hold_are_compared_and_those_of_one_are_not(tmp_path: Path) -> None:
+    def piece(rank: int) -> dict[str, Any]:
+        half = rank // 2
+        return {
+            "w": Slice(np.full((2, 3), float(half)) + (rank == 3), (4, 3), (2 * half, 0)),
+            f"rng{rank}": np.ones(rank),
+        }
+
+    with pytest.warns(DivergedReplicasWarning):
+        info = save_all(tmp_path, [piece(rank) for rank in range(4)])
+    assert (info.diverged.ranks, info.diverged.tensor) == ((3,), "w")
+
+
+@pytest.mark.parametrize("is_spread", [False, True])
+def test_replicas_that_are_the_same_are_not_marked(is_spread: bool, tmp_path: Path) -> None:
+    states = [weights(0) for _ in range(RANKS)]
+    if is_spread:
+        states = [spread(state, rank=rank, world_size=RANKS) for rank, state in enumerate(states)]
+    assert save_all(tmp_path, states).diverged is None
+
+
+def test_what_is_to_become_of_differing_replicas_is_a_known_word(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="on_divergence='ignore' must be one of warn, fail"):
+        SavePolicy(on_divergence="ignore")  # type: ignore[arg-type]

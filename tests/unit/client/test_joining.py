@@ -1,0 +1,122 @@
+"""Joining and heartbeats: when a worker registers, and in which life, and when it leaves a connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.client.worker import actions as a
+from strata.client.worker.heartbeats import DEAD_AFTER_LEASES
+from strata.client.worker.states import State
+from strata.cluster import commands as c
+from strata.cluster.replies import Done, HeartbeatReply, Registered
+from strata.errors import (
+    DuplicateWorkerError,
+    JobFullError,
+    StaleIncarnationError,
+    StrataError,
+    UnknownJobError,
+    UnknownWorkerError,
+)
+from tests.unit.client.protocol_worker import LEASE_S, REFUSED, Worker
+
+
+def test_a_refused_heartbeat_does_not_end_the_heartbeats(worker: Worker) -> None:
+    first = worker.sent(c.Heartbeat)
+    worker.reply(first[-1].number, REFUSED)
+    worker.pass_time(LEASE_S / 2)
+    assert len(worker.sent(c.Heartbeat)) > len(first)
+
+
+def test_a_connection_on_which_no_heartbeat_is_answered_is_left(worker: Worker) -> None:
+    actions = worker.pass_time(LEASE_S * DEAD_AFTER_LEASES + 0.1)
+    kinds = [type(action) for action in actions if not isinstance(action, a.Send)]
+    assert kinds == [a.Disconnect, a.Connect]
+    assert worker.protocol.state is State.DISCONNECTED
+
+
+def test_heartbeats_that_are_answered_keep_the_connection(worker: Worker) -> None:
+    for _ in range(20):
+        worker.answer_heartbeats()
+        worker.pass_time(LEASE_S / 4)
+    assert worker.protocol.state is State.JOINED
+
+
+def test_a_registration_without_an_answer_is_tried_on_another_connection() -> None:
+    worker = Worker(joins=False)
+    worker.take(worker.protocol.connected(worker.now_s))
+    assert [type(action) for action in worker.pass_time(11.0)] == [a.Disconnect, a.Connect]
+
+
+def test_a_worker_that_was_declared_dead_joins_in_its_next_life(worker: Worker) -> None:
+    beat = worker.sent(c.Heartbeat)[-1]
+    (again,) = worker.reply(beat.number, StaleIncarnationError("a", "1-p.1", state="failed"))
+    assert isinstance(again, a.Send)
+    assert again.command == c.RegisterWorker(worker_id="a", incarnation="1-p.2")
+    worker.reply(again.number, Registered(rank=0, world_size=1, generation=5, waits_for=0, lease_s=LEASE_S))
+    assert worker.sent(c.Heartbeat)[-1].command.incarnation == "1-p.2"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error", [UnknownWorkerError("a", known=[]), UnknownJobError("default", known=[])])
+def test_a_coordinator_that_lost_its_journal_is_joined_again_in_the_same_life(
+    worker: Worker, error: StrataError
+) -> None:
+    (again,) = worker.reply(worker.sent(c.Heartbeat)[-1].number, error)
+    assert isinstance(again, a.Send)
+    assert again.command == c.RegisterWorker(worker_id="a", incarnation="1-p.1")
+
+
+def test_an_error_of_an_earlier_life_does_not_begin_another_one(worker: Worker) -> None:
+    number = worker.ask(c.GetKey(key="x"))
+    worker.reply(number, StaleIncarnationError("a", "1-p.0", state="failed"))
+    assert worker.protocol.worker.incarnation == "1-p.1"
+    assert worker.protocol.state is State.JOINED
+
+
+def test_a_worker_that_was_replaced_is_refused_and_so_is_everything_it_asked(worker: Worker) -> None:
+    numbers = [worker.ask(c.GetKey(key="x")), worker.meet("epoch")]
+    worker.take(worker.protocol.lost(worker.now_s))
+    sent = worker.take(worker.protocol.connected(worker.now_s))
+    error = DuplicateWorkerError("default", "a")
+    worker.reply(sent[-1].number, error)  # type: ignore[union-attr]
+    assert worker.protocol.state is State.REFUSED
+    assert [worker.answer(number) for number in numbers] == [error, error]
+    assert worker.answer(worker.ask(c.GetKey(key="y"))) is error
+    assert worker.take(worker.protocol.lost(worker.now_s)) == []
+
+
+def test_a_registration_that_the_journal_refuses_is_repeated(worker: Worker) -> None:
+    sent = worker.take(worker.protocol.connected(worker.now_s))
+    worker.reply(sent[-1].number, REFUSED)  # type: ignore[union-attr]
+    again = worker.pass_time(3.0)
+    assert [type(action.command) for action in again if isinstance(action, a.Send)] == [c.RegisterWorker]
+
+
+def test_a_job_that_is_full_refuses_for_good() -> None:
+    worker = Worker(joins=False)
+    sent = worker.take(worker.protocol.connected(worker.now_s))
+    worker.reply(sent[-1].number, JobFullError("default", "a", max_workers=1))  # type: ignore[union-attr]
+    assert worker.protocol.state is State.REFUSED
+
+
+def test_after_a_goodbye_nothing_makes_the_worker_join_again(worker: Worker) -> None:
+    beat = worker.sent(c.Heartbeat)[-1].number
+    number, actions = worker.protocol.leave("finished", worker.now_s, timeout_s=10.0)
+    worker.take(actions)
+    before = len(worker.sent(c.RegisterWorker))
+    worker.reply(beat, StaleIncarnationError("a", "1-p.1", state="left"))
+    worker.pass_time(5.0)
+    assert len(worker.sent(c.RegisterWorker)) == before
+    worker.take(worker.protocol.lost(worker.now_s))
+    sent = worker.take(worker.protocol.connected(worker.now_s))
+    worker.reply(sent[-1].number, StaleIncarnationError("a", "1-p.1", state="left"))  # type: ignore[union-attr]
+    assert worker.answer(number) == Done()
+
+
+def test_an_older_reply_does_not_bring_an_older_generation_back(worker: Worker) -> None:
+    beats = [worker.sent(c.Heartbeat)[-1].number]
+    worker.pass_time(2.0)
+    beats.append(worker.sent(c.Heartbeat)[-1].number)
+    worker.reply(beats[1], HeartbeatReply(rank=1, world_size=2, generation=3, waits_for=0))
+    worker.reply(beats[0], HeartbeatReply(rank=0, world_size=1, generation=2, waits_for=0))
+    assert worker.protocol.rank_info.generation == worker.protocol.generation == 3
+    assert worker.protocol.rank_info.rank == 1

@@ -1,0 +1,111 @@
+"""What the coordinator sends to one worker leaves in an order in which the worker can understand it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from strata.clock import SystemClock
+from strata.cluster import Limits
+from strata.cluster import commands as c
+from strata.cluster.values import PartReport
+from strata.coordinator import sessions as module
+from strata.coordinator.dispatcher import Dispatcher
+from strata.coordinator.journal import MemoryJournal
+from strata.coordinator.sessions import Session, Sessions
+from strata.errors import JournalUnavailableError
+from strata.wire import convert
+from strata.wire._generated import coordinator_pb2 as pb
+from tests.testbed.pace import stretch
+from tests.testbed.slow_journal import SlowJournal
+
+
+class Connections:
+    """A coordinator without sockets: what each worker was sent, in its order, as words."""
+
+    def __init__(self) -> None:
+        self._sessions = Sessions()
+        self._dispatcher = Dispatcher(
+            MemoryJournal(), limits=Limits(), clock=SystemClock(), deliver=self._sessions.deliver
+        )
+        self._open: dict[str, Session] = {}
+        self._has_sent = asyncio.Event()
+        self.sent: dict[str, list[str]] = {}
+
+    def say(self, command: c.WorkerCommand) -> None:
+        """Let a worker send a command on its connection, which is opened with the first one."""
+        name = command.worker_id
+        if name not in self._open:
+            self.sent[name] = []
+            self._open[name] = Session(self._sessions, self._dispatcher, partial(self._note, name), lambda _: None)
+        frame = pb.ClientFrame(id=1, command=convert.command_to_message(command))
+        self._open[name].receive(frame.SerializeToString())
+
+    def _note(self, name: str, frame: bytes) -> None:
+        self.sent[name].append(describe(frame))
+        self._has_sent.set()
+
+    async def wait_until_sent(self, name: str, last: str) -> None:
+        async with asyncio.timeout(stretch(40)):
+            while last not in self.sent[name]:
+                self._has_sent.clear()
+                await self._has_sent.wait()
+
+
+def describe(frame: bytes) -> str:
+    message = pb.ServerFrame.FromString(frame)
+    if message.HasField("effect"):
+        return f"generation {message.effect.generation_changed.generation}"
+    return str(message.reply.WhichOneof("kind"))
+
+
+@pytest.fixture
+async def connections() -> Connections:
+    made = Connections()
+    made.say(register("a"))
+    await made.wait_until_sent("a", "generation 1")
+    made.sent["a"].clear()
+    return made
+
+
+def register(worker: str) -> c.RegisterWorker:
+    return c.RegisterWorker(worker_id=worker, incarnation="1")
+
+
+async def test_a_worker_learns_of_a_new_generation_before_it_is_refused_for_it(connections: Connections) -> None:
+    report = PartReport("part", 1, "00")
+    connections.say(register("b"))
+    connections.say(c.ReportPart(worker_id="a", incarnation="1", generation=1, step=0, epoch=0, report=report))
+    await connections.wait_until_sent("a", "error")
+    assert connections.sent["a"] == ["generation 2", "error"]
+    await connections.wait_until_sent("b", "generation 2")
+    assert connections.sent == {"a": ["generation 2", "error"], "b": ["registered", "generation 2"]}
+
+
+async def test_of_generations_that_begin_at_once_a_worker_learns_only_of_the_last(connections: Connections) -> None:
+    for name in "bcdefg":
+        connections.say(register(name))
+    await connections.wait_until_sent("g", "generation 7")
+    assert connections.sent["a"] == ["generation 7"]
+
+
+async def test_whoever_waits_at_a_barrier_by_a_single_call_is_released_though_the_journal_refused_a_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator goes back to what its journal holds, and arrivals are not in it."""
+    monkeypatch.setattr(module, "ARRIVE_AGAIN_S", 0.01)
+    journal, sessions = SlowJournal(), Sessions()
+    dispatcher = Dispatcher(journal, limits=Limits(), clock=SystemClock(), deliver=sessions.deliver)
+    for worker in "ab":
+        await dispatcher.ask(c.RegisterWorker(worker_id=worker, incarnation="1"))
+    arrivals = [c.ArriveAtBarrier(worker_id=worker, incarnation="1", generation=2, name="step") for worker in "ab"]
+    waiting = asyncio.create_task(sessions.wait_for_barrier(dispatcher, arrivals[0], ("", "")))
+    await asyncio.sleep(0)
+    journal.full = True
+    with pytest.raises(JournalUnavailableError):
+        await dispatcher.ask(c.RegisterWorker(worker_id="c", incarnation="1"))
+    async with asyncio.timeout(stretch(20)):
+        last = await sessions.wait_for_barrier(dispatcher, arrivals[1], ("", ""))
+        assert await waiting == last

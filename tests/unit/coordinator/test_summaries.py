@@ -1,0 +1,54 @@
+"""What a job is called that nobody works on, and when its workers make no progress."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strata.coordinator.http.job_views import is_stalled
+from strata.coordinator.http.summaries import _judge_departed
+
+
+def worker(state: str, seen_s: float) -> Any:
+    return SimpleNamespace(state=state, last_seen_s=seen_s)
+
+
+@pytest.mark.parametrize(
+    ("workers", "state"),
+    [
+        ([], "idle"),
+        ([worker("left", 9.0), worker("left", 9.5)], "finished"),
+        ([worker("failed", 9.0)], "idle"),
+        # It failed while others went on, and those came to the end.
+        ([worker("failed", 4.0), worker("left", 9.0)], "finished"),
+        # The others left, and the last one died on its way.
+        ([worker("left", 4.0), worker("failed", 9.0)], "idle"),
+        # After a restart of the coordinator nobody knows the order.
+        ([worker("left", 0.0), worker("failed", 0.0)], "idle"),
+    ],
+)
+def test_a_job_is_finished_if_its_last_worker_left_and_did_not_fail(workers: list[Any], state: str) -> None:
+    assert _judge_departed(tuple(workers))[0] == state
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, False),
+        ({"step_s": 0.1}, False),
+        # A step of twenty seconds is under way as usual.
+        ({"step_s": 20.0, "stalled_s": 19.0, "limit_s": 200.0}, False),
+        ({"step_s": 20.0, "stalled_s": 61.0, "limit_s": 200.0}, True),
+        ({"step_s": 0.1, "stalled_s": 3.5, "limit_s": 120.0}, True),
+        # The first step compiles.
+        ({"stalled_s": 100.0, "limit_s": 900.0}, False),
+        ({"stalled_s": 451.0, "limit_s": 900.0}, True),
+        # The limit that the user gave is near.
+        ({"step_s": 20.0, "stalled_s": 16.0, "limit_s": 30.0}, True),
+        ({"stalled_s": float("nan"), "limit_s": 30.0}, False),
+    ],
+)
+def test_a_step_stalls_if_it_takes_much_longer_than_usual(said: dict[str, float], expected: bool) -> None:
+    assert is_stalled(said) is expected

@@ -1,0 +1,236 @@
+"""TFRecord and WebDataset: records and archives give back what was written, and every cut and flipped bit is found."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strata.data.formats.records import tfrecord
+from strata.data.formats.tars import webdataset
+from strata.data.rows.row_sequence import DatasetRows, open_rows
+from strata.errors import CorruptFileError, SchemaMismatchError
+from tests.testbed.data.tfrecords import example, record, tfrecords
+
+examples = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+FLOATS = st.floats(width=32, allow_nan=False)
+ROW = st.fixed_dictionaries(
+    {
+        "label": st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=1),
+        "image": st.lists(st.binary(max_size=9), min_size=1, max_size=1),
+        "box": st.lists(FLOATS, min_size=4, max_size=4),
+        "many": st.lists(st.integers(0, 9), max_size=3),
+        "names": st.lists(st.binary(max_size=3), max_size=3),
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(webdataset, "BLOCK_BYTES", 3000)
+
+
+def open_at(folder: Path, **options: Any) -> DatasetRows:
+    return open_rows(folder, cache=folder / "_cache", options=options)
+
+
+def clear(folder: Path) -> Path:
+    for each in folder.glob("*.*"):
+        each.unlink()
+    return folder
+
+
+def check_ranges(rows: DatasetRows, expected: dict[str, list[Any]], data: st.DataObject) -> None:
+    for _ in range(5):
+        start = data.draw(st.integers(0, rows.num_rows))
+        stop = data.draw(st.integers(start, rows.num_rows))
+        found = rows.read(start, stop)
+        for name in rows.names:
+            assert found[name].tolist() == expected[name][start:stop], name
+
+
+@examples
+@given(
+    files=st.lists(st.lists(ROW, min_size=1, max_size=9), min_size=1, max_size=3), packed=st.booleans(), data=st.data()
+)
+def test_tfrecord(tmp_path: Path, files: list[list[dict[str, Any]]], packed: bool, data: st.DataObject) -> None:
+    folder = clear(tmp_path)
+    for number, rows in enumerate(files):
+        (folder / f"{number}.tfrecord").write_bytes(tfrecords(rows, packed=packed))
+    whole = list(chain(*files))
+    opened = open_at(folder)
+    assert opened.num_rows == len(whole)
+    names = ("label", "image", "box", "many", "names")
+    expected: dict[str, list[Any]] = {name: [row[name] for row in whole] for name in names}
+    for name, values in expected.items():
+        if name not in opened.names:
+            assert not any(values)
+            continue
+        kind = opened.schema.field(name).type
+        if not pa.types.is_nested(kind):
+            expected[name] = [value[0] if value else None for value in values]
+    check_ranges(opened, expected, data)
+
+
+def test_features_have_the_type_that_holds_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(tfrecords([{"x": [1], "y": [0.5, 1.5], "z": [1.0, 2.0]}] * 3))
+    (tmp_path / "b.tfrecord").write_bytes(tfrecords([{"x": [1, 2], "y": [2.5, 3.5]}]))
+    rows = open_at(tmp_path)
+    assert rows.schema.types == [pa.list_(pa.int64()), pa.list_(pa.float32(), 2), pa.list_(pa.float32())]
+    found = rows.read(2, 4)
+    assert found["x"].to_pylist() == [[1], [1, 2]]
+    assert found["y"].tolist() == [[0.5, 1.5], [2.5, 3.5]]
+    assert found["z"].to_pylist() == [[1.0, 2.0], []]
+    (tmp_path / "b.tfrecord").write_bytes(tfrecords([{"x": [b"one"]}]))
+    with pytest.raises(SchemaMismatchError, match="feature 'x' is int64 in the first and binary in the second"):
+        open_at(tmp_path)
+
+
+def test_raw_records_are_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(record(b"%d" % number) for number in range(50)))
+    assert open_at(tmp_path, raw=True).read(20, 22)["record"].to_pylist() == [b"20", b"21"]
+    (tmp_path / "a.tfrecord").write_bytes(record(b"\xff\xff\xff"))
+    with pytest.raises(CorruptFileError, match=r"record 0, byte 0.*raw=true"):
+        open_at(tmp_path)
+
+
+@given(position=st.integers(0, 10_000), bit=st.integers(0, 7))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_flipped_bit_in_a_tfrecord_is_found_where_it_is(tmp_path: Path, position: int, bit: int) -> None:
+    one = record(example({"x": [1, 2, 3], "y": [b"abc"]}))
+    content = bytearray(one * 20)
+    position %= len(content)
+    content[position] ^= 1 << bit
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError) as caught:
+        open_at(tmp_path)
+    assert caught.value.part == f"record {position // len(one)}"
+    assert caught.value.offset == position // len(one) * len(one)
+
+
+def archive(rows: list[dict[str, bytes]], *, style: int, prefix: str = "") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=style) as tar:
+        for number, row in enumerate(rows):
+            folder = tarfile.TarInfo(f"{prefix}dir")
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+            for ending, data in row.items():
+                member = tarfile.TarInfo(f"{prefix}dir/{number:04}.{ending}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+SAMPLE = st.fixed_dictionaries(
+    {"jpg": st.binary(max_size=700), "cls": st.integers(0, 999), "txt": st.text(max_size=9), "json": st.integers(0, 9)}
+)
+
+
+@examples
+@given(
+    files=st.lists(st.lists(SAMPLE, min_size=1, max_size=9), min_size=1, max_size=2),
+    style=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+    is_long=st.booleans(),
+    data=st.data(),
+)
+def test_webdataset(
+    tmp_path: Path, files: list[list[dict[str, Any]]], style: int, is_long: bool, data: st.DataObject
+) -> None:
+    folder = clear(tmp_path)
+    prefix = "a" * 90 + "/" + "b" * 50 + "/" if is_long else ""
+    expected: dict[str, list[Any]] = {name: [] for name in ("__key__", "jpg", "cls", "txt", "json", "npy")}
+    for number, rows in enumerate(files):
+        encoded = []
+        for position, row in enumerate(rows):
+            meta = {"n": row["json"], "s": "2020-01-01", "deep": [[row["json"]]]}
+            text = json.dumps(meta, indent=row["json"] % 3 or None)
+            array = np.full((2, 3), row["json"], dtype=">f4" if position % 2 else "<f4")
+            encoded.append(
+                {
+                    "jpg": row["jpg"],
+                    "CLS": b"%d\n" % row["cls"],
+                    "txt": row["txt"].encode(),
+                    "json": text.encode(),
+                    "npy": npy(array),
+                }
+            )
+            values = (f"{prefix}dir/{position:04}", row["jpg"], row["cls"], row["txt"], meta, array.tolist())
+            for name, value in zip(expected, values, strict=True):
+                expected[name].append(value)
+        (folder / f"{number}.tar").write_bytes(archive(encoded, style=style, prefix=prefix))
+    rows = open_at(folder)
+    assert rows.num_rows == len(expected["jpg"])
+    check_ranges(rows, expected, data)
+    raw = open_at(folder, decode=False)
+    assert int(raw.read(0, 1)["cls"][0].as_py()) == expected["cls"][0]
+
+
+def test_samples_may_lack_members_and_arrays_may_differ(tmp_path: Path) -> None:
+    first = [{"txt": b"a", "cls": b"1", "npy": npy(np.zeros(2))}, {"txt": b"b"}]
+    row = {"txt": b"c"}
+    second = [{"cls": b"3", "npy": npy(np.zeros((3, 3)))}]
+    (tmp_path / "a.tar").write_bytes(archive(first, style=tarfile.GNU_FORMAT))
+    # Two archives one after the other, as `cat` makes them.
+    (tmp_path / "b.tar").write_bytes(
+        archive(second, style=tarfile.GNU_FORMAT) + archive([row], style=tarfile.PAX_FORMAT, prefix="x/")
+    )
+    found = open_at(tmp_path).read(0, 4)
+    assert found["txt"].to_pylist() == ["a", "b", None, "c"]
+    assert found["cls"].tolist() == [1, 0, 3, 0]
+    assert found["cls.is_null"].tolist() == [False, True, False, True]
+    assert found["npy"].to_pylist() == [npy(np.zeros(2)), None, npy(np.zeros((3, 3))), None]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"cls": b"cat"}, r"sample 2, .*member dir/0002\.cls .*invalid literal"),
+        ({"txt": b"\xff\xfe"}, "can't decode"),
+        ({"json": b'{"a": '}, r"sample 2,.*0002\.json"),
+        ({"json": b"1}\n{"}, r"sample 2,.*0002\.json"),
+    ],
+)
+def test_a_member_that_cannot_be_decoded_is_named(tmp_path: Path, row: dict[str, bytes], problem: str) -> None:
+    good = {"cls": b"1", "txt": b"x", "json": b"{}"}
+    (tmp_path / "a.tar").write_bytes(archive([good, good, good | row], style=tarfile.GNU_FORMAT))
+    with pytest.raises(CorruptFileError, match=problem):
+        open_at(tmp_path).read(0, 3)
+
+
+@pytest.mark.parametrize("ending", ["tar", "tfrecord"])
+def test_a_truncated_or_foreign_file_names_itself_and_the_place(tmp_path: Path, ending: str) -> None:
+    row = {"txt": b"x" * 600, "cls": b"1"}
+    whole = {
+        "tar": archive([row] * 5, style=tarfile.USTAR_FORMAT),
+        "tfrecord": tfrecords([{"x": [1]}] * 5),
+    }[ending]
+    path = tmp_path / f"a.{ending}"
+    # The padding of a tar file may go; nothing is lost with it.
+    needed = len(whole.rstrip(b"\0")) if ending == "tar" else len(whole)
+    for size in (1, 11, 13, 511, 513, 700, needed // 2 + 1, needed - 1):
+        path.write_bytes(whole[: size % needed])
+        with pytest.raises(CorruptFileError, match=f"a.{ending}"):
+            open_at(tmp_path)
+    path.write_bytes(b"\x89PNG" + bytes(range(256)) * 7)
+    with pytest.raises(CorruptFileError, match=f"a.{ending}"):
+        open_at(tmp_path)

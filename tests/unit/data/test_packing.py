@@ -1,0 +1,312 @@
+"""Packing and buckets: nothing is lost or doubled, and each batch is a resume point."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.data import open_dataset
+from strata.data.mixture import Mixture
+from strata.data.text.assembled import bucket_dataset, merge_assembled_states, pack_dataset
+from strata.data.text.megatron import MegatronRows, write_megatron
+from strata.data.text.packing import BestFitPacker, GreedyPacker, LengthBuckets, make_packer, stack_sequences
+from strata.data.text.tokenizers import Tokenize
+from strata.errors import CorruptFileError, DamagedRecordError, DatasetNotFoundError, PositionMismatchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTHS = st.lists(st.integers(0, 40), max_size=60)
+
+
+def documents_of(lengths: list[int]) -> list[Any]:
+    starts = np.cumsum([0, *lengths])
+    return [np.arange(start, start + length) for start, length in zip(starts, lengths, strict=False)]
+
+
+def drain(packer: Any, documents: list[Any]) -> list[list[Any]]:
+    found = [group for document in documents for group in packer.add(document)]
+    return [*found, *packer.flush()]
+
+
+@given(lengths=LENGTHS, size=st.integers(1, 16))
+def test_greedy_packing_keeps_every_token_in_order_and_pads_only_the_end(lengths: list[int], size: int) -> None:
+    found = drain(GreedyPacker(size), documents_of(lengths))
+    flat = [int(token) for group in found for piece in group for token in piece]
+    assert flat == list(range(sum(lengths)))
+    assert all(sum(map(len, group)) == size for group in found[:-1])
+
+
+@given(lengths=LENGTHS, size=st.integers(1, 16), bins=st.integers(1, 5))
+def test_best_fit_keeps_documents_whole_if_they_can_be(lengths: list[int], size: int, bins: int) -> None:
+    packer = BestFitPacker(size, bins=bins)
+    found = drain(packer, documents_of(lengths))
+    flat = sorted(int(token) for group in found for piece in group for token in piece)
+    assert flat == list(range(sum(lengths)))
+    assert all(0 < sum(map(len, group)) <= size for group in found)
+    whole = [length for length in lengths if 0 < length <= size]
+    pieces = [len(piece) for group in found for piece in group]
+    for length in set(whole):
+        assert pieces.count(length) >= whole.count(length)
+
+
+@given(lengths=LENGTHS, cut=st.integers(0, 60), kind=st.sampled_from(["greedy", "best_fit", "buckets"]))
+def test_what_is_carried_over_is_all_there_is_to_know(lengths: list[int], cut: int, kind: Any) -> None:
+    def make() -> Any:
+        return LengthBuckets([4, 8, 40], batch_size=3) if kind == "buckets" else make_packer(kind, 11, bins=3)
+
+    documents = documents_of(lengths)
+    straight, first, second = make(), make(), make()
+    expected = drain(straight, documents)
+    found = [group for document in documents[:cut] for group in first.add(document)]
+    assert second.restore(first.carry()) == []
+    found += drain(second, documents[cut:])
+    assert [[p.tolist() for p in g] for g in found] == [[p.tolist() for p in g] for g in expected]
+
+
+def test_a_packed_batch_says_where_documents_end() -> None:
+    batch = stack_sequences([[np.array([1, 2, 3]), np.array([4, 5])], [np.array([6])]], 6, pad_id=9)
+    assert batch["tokens"].tolist() == [[1, 2, 3, 4, 5, 9], [6, 9, 9, 9, 9, 9]]
+    assert batch["labels"].tolist() == [[2, 3, -100, 5, -100, -100], [-100] * 6]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+    assert batch["document_ids"].tolist() == [[0, 0, 0, 1, 1, -1], [0, -1, -1, -1, -1, -1]]
+    assert batch["cu_seqlens"].tolist() == [0, 3, 5, 6, 7, 12]
+    assert batch["max_seqlen"] == 5
+
+
+def table_of(count: int) -> pa.Table:
+    rng = np.random.default_rng(0)
+    return pa.table({"tokens": [np.arange(n) + 1000 * row for row, n in enumerate(rng.integers(0, 30, count))]})
+
+
+def open_kind(kind: str, table: pa.Table, **options: Any) -> Any:
+    dataset = open_dataset(table, batch_size=3, seed=1, shard_size=8, **options)
+    if kind == "buckets":
+        return bucket_dataset(dataset, boundaries=[8, 16, 32], batch_size=3)
+    return pack_dataset(dataset, sequence_length=16, batch_size=2, strategy=kind, bins=4)  # type: ignore[arg-type]
+
+
+def plain(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(values).tolist() for name, values in batch.items()}
+
+
+@pytest.mark.parametrize("kind", ["greedy", "best_fit", "buckets"])
+@pytest.mark.parametrize("order", ["sticky", "global"])
+def test_every_batch_is_a_resume_point_also_across_epochs(kind: str, order: str) -> None:
+    table = table_of(50)
+    with open_kind(kind, table, order=order) as dataset:
+        expected, states = [], []
+        for _ in range(2):
+            for batch in dataset:
+                expected.append(plain(batch))
+                states.append(json.loads(json.dumps(dataset.state_dict())))
+    assert sum(len(row) for batch in expected for row in batch["tokens"]) > 0
+    for number in range(0, len(states), 3):
+        with open_kind(kind, table, order=order) as again:
+            again.load_state_dict(states[number])
+            found = [plain(batch) for _ in range(2) for batch in again]
+        assert found[: len(expected) - number - 1] == expected[number + 1 :], number
+
+
+@pytest.mark.parametrize("kind", ["greedy", "best_fit"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_packed_position_of_two_ranks_can_be_loaded_by_another_number(kind: str, ranks: int) -> None:
+    table = table_of(60)
+    seen: list[int] = []
+    states = []
+    for rank in range(2):
+        with open_kind(kind, table, rank=rank, world_size=2) as dataset:
+            for _, batch in zip(range(2), dataset, strict=False):
+                seen += batch["tokens"][batch["document_ids"] >= 0].tolist()
+            states.append(dataset.state_dict())
+    for rank, state in enumerate(merge_assembled_states(states, world_size=ranks)):
+        with open_kind(kind, table, rank=rank, world_size=ranks) as dataset:
+            dataset.load_state_dict(json.loads(json.dumps(state)))
+            for batch in dataset:
+                seen += batch["tokens"][batch["document_ids"] >= 0].tolist()
+    assert sorted(seen) == sorted(token for row in table["tokens"].to_pylist() for token in row)
+
+
+def test_states_of_ranks_in_different_epochs_merge_to_one_that_has_all_that_is_left() -> None:
+    table = table_of(40)
+    seen: list[int] = []
+    states = []
+    for rank, epochs in enumerate((1, 0)):
+        with open_kind("greedy", table, rank=rank, world_size=2) as dataset:
+            for batch in itertools.chain(*itertools.repeat(dataset, epochs), itertools.islice(dataset, 1)):
+                seen += batch["tokens"][batch["document_ids"] >= 0].tolist()
+            states.append(dataset.state_dict())
+    assert [state["epoch"] for state in states] == [1, 0]
+    (merged,) = merge_assembled_states(states, world_size=1)
+    with open_kind("greedy", table) as dataset:
+        dataset.load_state_dict(json.loads(json.dumps(merged)))
+        for batch in itertools.chain(dataset, dataset):
+            seen += batch["tokens"][batch["document_ids"] >= 0].tolist()
+    assert sorted(seen) == sorted(2 * [token for row in table["tokens"].to_pylist() for token in row])
+
+
+def test_a_position_of_another_packing_is_refused() -> None:
+    table = table_of(5)
+    with open_kind("greedy", table) as dataset, pytest.raises(PositionMismatchError, match="best_fit"):
+        dataset.load_state_dict(open_kind("best_fit", table).state_dict())
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "int64"])
+def test_files_of_megatron_come_back_as_they_were_written(tmp_path: Path, dtype: str) -> None:
+    documents = [np.arange(n) for n in (3, 0, 700, 1)]
+    assert write_megatron(tmp_path / "train", documents, dtype=dtype) == 704
+    rows = MegatronRows(tmp_path / "train")
+    assert rows.num_rows == 4
+    assert [row.tolist() for row in rows.read(0, 4).to_numpy()["tokens"]] == [each.tolist() for each in documents]
+    assert rows.read(2, 3).to_numpy()["tokens"][0].dtype == np.dtype(dtype)
+    with open_dataset(rows, batch_size=2) as dataset:
+        packed = pack_dataset(dataset, sequence_length=64, batch_size=4)
+        total = sum(int((batch["document_ids"] >= 0).sum()) for batch in packed)
+    assert total == 704
+
+
+def test_an_index_of_sentences_gives_whole_documents(tmp_path: Path) -> None:
+    import struct
+
+    # As Megatron's own builder writes it: four sequences, of which the first three are one document.
+    sizes, pointers, bounds = np.array([2, 1, 2, 3], "<i4"), np.array([0, 8, 12, 20], "<i8"), np.array([0, 3, 4], "<i8")
+    head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, 4, 3)
+    (tmp_path / "a.idx").write_bytes(head + sizes.tobytes() + pointers.tobytes() + bounds.tobytes())
+    (tmp_path / "a.bin").write_bytes(np.arange(8, dtype="<i4").tobytes())
+    assert [row.tolist() for row in MegatronRows(tmp_path / "a.idx").read(0, 2).to_numpy()["tokens"]] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7],
+    ]
+    (tmp_path / "a.bin").write_bytes(bytes(20))
+    with pytest.raises(CorruptFileError, match="32 bytes are needed"):
+        MegatronRows(tmp_path / "a")
+    (tmp_path / "a.idx").write_bytes(b"nonsense" * 10)
+    with pytest.raises(CorruptFileError, match="does not begin as an index"):
+        MegatronRows(tmp_path / "a")
+    with pytest.raises(DatasetNotFoundError, match=r"b\.idx"):
+        MegatronRows(tmp_path / "b")
+
+
+def letters(texts: list[str]) -> list[list[int]]:
+    return [list(text.encode()) for text in texts]
+
+
+def test_a_function_is_a_tokenizer_and_missing_texts_are_empty() -> None:
+    with open_dataset(
+        pa.table({"text": ["ab", None, "c"], "n": [1, 2, 3]}),
+        batch_size=3,
+        shuffle=False,
+        transform=Tokenize(letters, end=0),
+    ) as dataset:
+        (batch,) = dataset
+    assert [row.tolist() for row in batch["tokens"]] == [[97, 98, 0], [0], [99, 0]]
+    assert "text" not in batch
+    assert batch["n"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("bad", [lambda texts: [], 7, "nowhere.json"])
+def test_what_is_no_tokenizer_is_named(bad: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="tokenizer"):
+        Tokenize(bad)({"text": np.array(["a"], object)})
+    with pytest.raises(ValueError, match="no column 'words' to tokenize"):
+        Tokenize(letters, column="words")({"text": np.array(["a"], object)})
+    with pytest.raises(ValueError, match="does not fit into uint8"):
+        Tokenize(lambda texts: [[300]], dtype="uint8")({"text": np.array(["a"], object)})
+
+
+@pytest.mark.parametrize("kind", ["greedy", "best_fit"])
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_in_global_order_packed_batches_are_the_same_for_any_number_of_ranks(kind: Any, is_mixed: bool) -> None:
+    def ranks(world_size: int) -> list[Any]:
+        made = []
+        for rank in range(world_size):
+            share = {"rank": rank, "world_size": world_size, "global_batch_size": 12}
+            parts = [
+                open_dataset(table_of(count), batch_size=12 // world_size, order="global", shard_size=8, **share)
+                for count in ((50, 30) if is_mixed else (50,))
+            ]
+            documents = Mixture(parts, [2, 1]) if is_mixed else parts[0]
+            made.append(pack_dataset(documents, sequence_length=16, batch_size=6 // world_size, strategy=kind, bins=4))
+        return made
+
+    def steps(parts: list[Any]) -> list[list[list[int]]]:
+        return [[row for part in step for row in part["tokens"].tolist()] for step in zip(*parts, strict=True)]
+
+    (single,) = ranks(1)
+    whole = steps([single])
+    assert steps(ranks(3)) == whole
+    first = ranks(2)
+    begun = [
+        [row for part in step for row in part["tokens"].tolist()]
+        for step in itertools.islice(zip(*first, strict=True), 4)
+    ]
+    states = [json.loads(json.dumps(each.state_dict())) for each in first]
+    assert all(state == states[0] for state in states)
+    again = ranks(3)
+    for each, state in zip(again, merge_assembled_states(states, world_size=3), strict=True):
+        each.load_state_dict(state)
+    assert begun + steps(again) == whole
+
+
+def documents(tokens: list[Any]) -> Any:
+    return open_dataset(pa.table({"tokens": tokens}), batch_size=2, shuffle=False)
+
+
+def test_a_missing_document_has_no_tokens() -> None:
+    packed = pack_dataset(documents([[1, 2, 3], None, [], [4, 5]]), sequence_length=4, batch_size=1)
+    assert [batch["tokens"].tolist() for batch in packed] == [[[1, 2, 3, 4]], [[5, 0, 0, 0]]]
+
+
+@pytest.mark.parametrize("column", [["a", "b"], [1, 2], [[1.5], [2.5]], [[1, None], [2]], [[[1]], [[2]]]])
+def test_what_is_no_document_is_named(column: list[Any]) -> None:
+    with pytest.raises(
+        ValueError, match=r"column 'tokens' has .*, which is no list of token numbers; tokenize it first"
+    ):
+        list(pack_dataset(documents(column), sequence_length=4, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"sequence_length": "abc"}, "sequence_length is 'abc'"),
+        ({"sequence_length": 2.5}, "sequence_length is 2.5"),
+        ({"bins": 2.5, "strategy": "best_fit"}, "bins is 2.5"),
+        ({"pad_id": "a"}, "pad_id is 'a'"),
+        ({"drop_last": "no"}, "drop_last is 'no'"),
+        ({"dataset": [1]}, "dataset is list; give what strata.data.open_dataset returned"),
+    ],
+)
+def test_wrong_options_of_packing_are_named(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=problem):
+        pack_dataset(**{"dataset": documents([[1]]), "sequence_length": 4, "batch_size": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"boundaries": [2.5], "batch_size": 1}, "a length of boundaries is 2.5"),
+        ({"boundaries": 4, "batch_size": 1}, "boundaries is 4; use a list"),
+        ({"boundaries": [], "batch_size": 1}, "boundaries are \\[\\]; use lengths"),
+        ({"boundaries": [4], "batch_size": 2.5}, "batch_size is 2.5"),
+        ({"boundaries": [4], "batch_tokens": -1}, "batch_tokens is -1; use 1 or more"),
+    ],
+)
+def test_wrong_options_of_buckets_are_named(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=problem):
+        bucket_dataset(documents([[1]]), **options)
+
+
+def test_what_is_no_position_is_refused_by_name() -> None:
+    packed = pack_dataset(documents([[1]]), sequence_length=4, batch_size=1)
+    for load in (packed.load_state_dict, packed.dataset.load_state_dict, lambda state: merge_assembled_states([state])):
+        with pytest.raises(DamagedRecordError, match="not a valid data position"):
+            load(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="world_size is 0"):
+        merge_assembled_states([packed.state_dict()], world_size=0)

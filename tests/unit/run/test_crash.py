@@ -1,0 +1,107 @@
+"""A traceback on stderr says which exception ended a program, and where the user's own code was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.run.launch.crash import Crash, find_crash
+from strata.run.launch.restart_policy import Exit, GiveUp, Preempted, Restart, RestartPolicy, Restarts
+
+
+def crash_of(script: str, tmp_path: Path) -> Crash | None:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    return find_crash(["some line before", *done.stderr.splitlines()])
+
+
+def test_the_line_is_the_users_own_and_not_one_of_a_library(tmp_path: Path) -> None:
+    crash = crash_of("import json\ndef read():\n    return json.loads('{')\nread()\n", tmp_path)
+    assert crash is not None
+    assert (crash.name, crash.place, crash.code) == (
+        "JSONDecodeError",
+        "train.py:3 in read",
+        "return json.loads('{')",
+    )
+
+
+def test_of_chained_exceptions_the_last_one_counts(tmp_path: Path) -> None:
+    crash = crash_of("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e\n", tmp_path)
+    assert crash is not None
+    assert (crash.exception, crash.message, crash.place) == ("KeyError", "'k'", "train.py:4 in <module>")
+
+
+def test_a_syntax_error_is_fatal(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def f(:\n")
+    crash = crash_of(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport broken\n", tmp_path)
+    assert crash is not None
+    assert crash.is_fatal
+
+
+def test_the_rank_that_torch_puts_before_each_line_is_no_hindrance() -> None:
+    lines = ["Traceback (most recent call last):", '  File "/me/train.py", line 3, in main', "    f()", "KeyError: 1"]
+    crash = find_crash([f"[rank1]: {line}" for line in lines])
+    assert crash == Crash("KeyError", "1", "train.py:3 in main", "f()")
+
+
+@pytest.mark.parametrize("lines", [[], ["killed"], ["Traceback (most recent call last):"]])
+def test_without_a_whole_traceback_nothing_is_known(lines: list[str]) -> None:
+    assert find_crash(lines) is None
+
+
+@given(lines=st.lists(st.text(max_size=40), max_size=30))
+def test_whatever_a_program_writes_it_can_be_read(lines: list[str]) -> None:
+    find_crash(["Traceback (most recent call last):", *lines])
+
+
+def ended(message: str, *, worker: int = 0, did_step: bool = False, name: str = "ValueError") -> Exit:
+    crash = Crash(name, message, "train.py:1")
+    return Exit(worker_id=f"w{worker}", rank=worker, code=1, lived_s=1.0, crash=crash, did_step=did_step)
+
+
+def decide(restarts: Restarts, exit_: Exit, *, running: int = 1) -> object:
+    return restarts.decide(exit_, running=running, now_s=0.0, chance=0.5)
+
+
+def test_the_same_error_twice_in_a_row_before_any_step_is_enough() -> None:
+    restarts = Restarts(RestartPolicy(), min_workers=2)
+    assert isinstance(decide(restarts, ended("a")), Restart)
+    assert isinstance(decide(restarts, ended("b")), Restart)
+    assert isinstance(decide(restarts, ended("b")), GiveUp)
+
+
+def test_an_error_after_a_step_or_from_the_network_is_tried_again() -> None:
+    restarts = Restarts(RestartPolicy(), min_workers=2)
+    for _ in range(3):
+        assert isinstance(decide(restarts, ended("a", did_step=True)), Restart)
+        assert isinstance(decide(restarts, ended("a", name="strata.errors.CoordinatorLostError")), Restart)
+
+
+def test_workers_that_fail_because_one_did_use_up_no_restarts() -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=1), min_workers=3)
+    assert isinstance(decide(restarts, ended("a", did_step=True)), Restart)
+    assert isinstance(decide(restarts, ended("b", worker=1, did_step=True)), Restart)
+    assert isinstance(decide(restarts, ended("b", worker=2, did_step=True)), Restart)
+    assert isinstance(decide(restarts, ended("b", worker=2, did_step=True)), GiveUp)
+    assert restarts.first_cause is not None
+    assert restarts.first_cause.worker_id == "w0"
+
+
+def test_a_worker_that_was_told_to_leave_is_missed_only_if_the_job_needs_it() -> None:
+    left = Exit(worker_id="w0", rank=0, code=143, lived_s=1.0)
+    assert decide(Restarts(RestartPolicy(), min_workers=1), left) == Preempted()
+    assert isinstance(decide(Restarts(RestartPolicy(), min_workers=2), left), Restart)
+
+
+def test_what_a_rewind_left_undone_is_not_tried_again(tmp_path: Path) -> None:
+    script = "from strata.errors import UnfinishedRewindError\nraise UnfinishedRewindError('llm', to_step=10)\n"
+    crash = crash_of(script, tmp_path)
+    assert crash is not None
+    assert crash.is_fatal

@@ -1,0 +1,72 @@
+"""A stall is told to people when it is named, long before it is ended, and so is its end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from strata.cluster import commands as c
+from strata.errors import MembershipError
+from strata.run.team.solo_team import LocalTeam
+from strata.run.watchdog.waits import Waits
+from strata.run.watchdog.watchdog import Watchdog
+from tests.unit.cluster.conftest import Bench
+
+
+class Told(LocalTeam):
+    """A team of one that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stalls: list[tuple[str, bool]] = []
+
+    def report_stall(self, reason: str, *, is_over: bool) -> None:
+        self.stalls.append((reason, is_over))
+
+
+def test_a_stall_is_reported_once_when_it_is_named_and_once_when_it_is_over(tmp_path: Path) -> None:
+    team = Told()
+    watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
+    watchdog.arm(6, rank=0)
+    now_s = time.monotonic()
+    watchdog.tick(now_s + 400)
+    assert team.stalls == [], "less than half of its limit"
+    for later_s in (600, 700, 800):
+        watchdog.tick(now_s + later_s)
+    ((reason, is_over),) = team.stalls
+    assert "rank 0 (w1) stands still for 600 s in step 7 at " in reason
+    assert "the watchdog kills it after its limit of 1000 s" in reason
+    assert not is_over
+    watchdog.done(7)
+    watchdog.done(8)
+    assert team.stalls[1:] == [("rank 0 has done step 7", True)]
+    watchdog.close()
+
+
+def test_the_events_of_the_job_show_it() -> None:
+    bench = Bench()
+    bench.join("a")
+    bench.say(c.ReportStall, "a", reason="rank 0 (a) stands still")
+    bench.say(c.ReportStall, "a", reason="rank 0 has done step 7", is_over=True)
+    told = [(event.worker_id, event.kind, event.reason) for event in bench.cluster.events.since(0)[1]][-2:]
+    assert told == [("a", "stalled", "rank 0 (a) stands still"), ("a", "stall over", "rank 0 has done step 7")]
+    with pytest.raises(MembershipError):
+        bench.say(c.ReportStall, "unknown", reason="x")
+
+
+def test_a_wait_in_a_collective_is_logged_once_and_a_slow_step_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("strata.run.watchdog.watchdog.is_in_collective", lambda thread: True)
+    watchdog = Watchdog(Told(), Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
+    watchdog.arm(6, rank=0)
+    now_s = time.monotonic()
+    watchdog.tick(now_s + 2)
+    assert caplog.messages == []
+    for later_s in (4, 5, 6):
+        watchdog.tick(now_s + later_s)
+    (message,) = caplog.messages
+    assert message.startswith("waiting for 4 s")
+    assert "step 7 is in a collective or a backward pass, at " in message
+    watchdog.close()
