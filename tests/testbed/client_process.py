@@ -12,14 +12,18 @@ from tests.testbed.process import end, read_line, start
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Tests that need a worker of their own kind replace its last line.
+# Tests that need a worker of their own kind replace its last line. It waits in short pieces: Python does not notice a
+# signal that comes in the moment before a blocking read begins, and a read of an open pipe never returns.
 WORKER = """
-import sys, time
+import select, sys, time
 from strata.client.client import Client
+def stay():
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        pass
 with Client(sys.argv[1], sys.argv[2]) as client:
     client.wait_registered()
     print("in", flush=True)
-    sys.stdin.read()
+    stay()
 """
 
 

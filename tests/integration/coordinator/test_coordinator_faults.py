@@ -40,12 +40,12 @@ def test_a_worker_that_dies_or_stops_is_found_out(service: CoordinatorProcess, h
 
 # Holds the interpreter's lock, as a library may that does not let go of it, and then says who is there.
 HOLDING = WORKER.replace(
-    "    sys.stdin.read()",
+    "    stay()",
     """
     import ctypes
     ctypes.PyDLL(None).sleep(int(sys.argv[3]))
     print(client.heartbeat().generation, flush=True)
-    sys.stdin.read()
+    stay()
 """,
 )
 
@@ -128,7 +128,7 @@ def test_sigterm_drains_and_ends_well(service: CoordinatorProcess) -> None:
 
 def test_a_client_in_a_forked_child_is_a_clear_error_and_the_parent_goes_on(service: CoordinatorProcess) -> None:
     script = WORKER.replace(
-        "    sys.stdin.read()",
+        "    stay()",
         "    import os\n"
         "    if os.fork() == 0:\n"
         "        try:\n            client.heartbeat()\n"
@@ -144,7 +144,7 @@ def test_a_client_in_a_forked_child_is_a_clear_error_and_the_parent_goes_on(serv
 
 def test_a_forked_child_that_lives_on_does_not_hold_up_the_goodbye(service: CoordinatorProcess) -> None:
     script = WORKER.replace(
-        "    sys.stdin.read()",
+        "    stay()",
         "    import os, signal\n"
         "    child = os.fork()\n"
         "    if child == 0:\n        time.sleep(600)\n"

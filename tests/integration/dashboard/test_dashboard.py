@@ -25,7 +25,7 @@ SCRIPT = "<script>document.title = 'owned'</script>"
 HOSTILE = f"{SCRIPT} \u05d0\u05d1\u05d2 <b>"
 LONG = "w" * 128
 
-AT_BARRIER = WORKER.replace("    sys.stdin.read()", "    client.meet(sys.argv[3], timeout_s=600)\n    sys.stdin.read()")
+AT_BARRIER = WORKER.replace("    stay()", "    client.meet(sys.argv[3], timeout_s=600)\n    stay()")
 
 
 def row(page: Page, worker_id: str) -> Locator:
