@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 
 # So many workers are told of a new generation in one turn.
 ANNOUNCED_AT_ONCE = 32
+# A new generation is announced when none has followed it for so long, and after the second time at the latest: where a
+# thousand workers join in a tenth of a second, everyone is told once or twice, and not once for each write to the disk.
+GATHER_S = 0.003
+MAX_GATHER_S = 0.05
 
 # How often an arrival by a single call is noted again.
 ARRIVE_AGAIN_S = 2.0
@@ -56,11 +60,13 @@ class Sessions:
     def deliver(self, effect: Effect) -> None:
         """Send an effect to everyone that it is addressed to and that is connected."""
         if isinstance(effect, GenerationChanged):
-            # Of several at once only the last counts: when a thousand workers join, each is not told a thousand times.
-            # It is announced when all has been told that became durable with it.
-            if effect.job_id not in self.changed:
-                self._announce_later(effect.job_id)
-            self.changed[effect.job_id] = _Change(effect)
+            # Of several that follow each other only the last counts.
+            before = self.changed.get(effect.job_id)
+            change = self.changed[effect.job_id] = _Change(
+                effect, time.monotonic() if before is None else before.since_s
+            )
+            if before is None:
+                self._gather(change)
             return
         self._send(effect)
         if isinstance(effect, BarrierReleased | BarrierFailed) and self._waiters:
@@ -76,6 +82,18 @@ class Sessions:
         if change is not None and worker_id in change.untold:
             del change.untold[worker_id]
             self._announce(job_id, worker_id, change)
+
+    def _gather(self, seen: _Change) -> None:
+        """Announce a new generation a little later, and later still if another one has followed it by then."""
+
+        def look() -> None:
+            change = self.changed.get(seen.job_id)
+            if change is seen or (change is not None and time.monotonic() - change.since_s >= MAX_GATHER_S):
+                self._announce_later(seen.job_id)
+            elif change is not None:
+                self._gather(change)
+
+        asyncio.get_running_loop().call_later(GATHER_S, look)
 
     def _announce_later(self, job_id: str) -> None:
         self.turns.add_rest(tenant_of(job_id), partial(self._announce_some, job_id))
@@ -174,8 +192,11 @@ class _Frames:
 class _Change:
     """A new generation that is not announced yet. What telling it takes is made once, and only if it is told."""
 
-    def __init__(self, effect: GenerationChanged) -> None:
+    def __init__(self, effect: GenerationChanged, since_s: float) -> None:
         self._effect = effect
+        self.job_id = effect.job_id
+        self.since_s = since_s
+        """When the first of those was made that it follows and that was not announced."""
 
     @cached_property
     def frames(self) -> _Frames:

@@ -91,6 +91,31 @@ async def test_of_generations_that_begin_at_once_a_worker_learns_only_of_the_las
     assert connections.sent["a"] == ["generation 7"]
 
 
+async def test_of_generations_that_follow_each_other_closely_a_worker_learns_only_of_the_last(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is durable by a write of its own; to tell all workers of each is a million messages for a thousand."""
+    monkeypatch.setattr(module, "GATHER_S", stretch(0.1))
+    monkeypatch.setattr(module, "MAX_GATHER_S", stretch(40))
+    for name in "bcdefg":
+        connections.say(register(name))
+        await connections.wait_until_sent(name, "registered")
+    await connections.wait_until_sent("g", "generation 7")
+    assert connections.sent["a"] == ["generation 7"]
+
+
+async def test_a_worker_learns_of_a_new_generation_in_time_though_others_follow_without_end(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_GATHER_S", 0.0)
+    for number in range(10_000):
+        connections.say(register(f"b{number}"))
+        await connections.wait_until_sent(f"b{number}", "registered")
+        if connections.sent["a"]:
+            break
+    assert connections.sent["a"]
+
+
 async def test_whoever_waits_at_a_barrier_by_a_single_call_is_released_though_the_journal_refused_a_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from strata.coordinator.sharing.turns import MAX_HELD_BYTES, MAX_WAITING, SLICE_S, Share, Turns
+from strata.coordinator.sharing.turns import LONE_SLICE_S, MAX_HELD_BYTES, MAX_WAITING, SLICE_S, Share, Turns
 
 
 class Loop:
@@ -56,6 +56,8 @@ def test_a_quiet_tenant_waits_for_one_request_of_each_other(loop: Loop) -> None:
 
 
 def test_after_a_slice_the_sockets_are_looked_at(loop: Loop) -> None:
+    loop.turns.enter("flood")
+    loop.turns.enter("quiet")
     for _ in range(20):
         loop.ask("flood")
     loop.turn()
@@ -66,6 +68,14 @@ def test_after_a_slice_the_sockets_are_looked_at(loop: Loop) -> None:
     while loop.soon:
         loop.turn()
     assert loop.served.count("flood") == 20
+
+
+def test_what_waits_of_a_tenant_that_is_alone_is_done_in_long_slices(loop: Loop) -> None:
+    loop.turns.enter("a")
+    for _ in range(20):
+        loop.ask("a", takes_s=LONE_SLICE_S / 10)
+    loop.turn()
+    assert loop.served == ["a"] * 10
 
 
 def test_what_waits_keeps_its_order_when_the_others_are_gone(loop: Loop) -> None:
