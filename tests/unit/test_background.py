@@ -20,7 +20,7 @@ async def name_of_thread() -> str:
 def test_work_runs_in_a_thread_of_that_name() -> None:
     loop = BackgroundLoop("strata-test", owner="a Test")
     try:
-        assert loop.submit(name_of_thread()).result(10) == "strata-test"
+        assert loop.submit(name_of_thread()).result(stretch(10)) == "strata-test"
         called = threading.Event()
         loop.call_soon(called.set)
         assert called.wait(stretch(10))
@@ -33,7 +33,7 @@ def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
     waiting = loop.submit(asyncio.sleep(600))
     loop.close()
     with pytest.raises(CancelledError):
-        waiting.result(10)
+        waiting.result(stretch(10))
     with pytest.raises(RuntimeError, match="a Test that was closed does nothing more"):
         loop.submit(name_of_thread())
     loop.close()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.testbed.pace import stretch
+
 BLOCK = "import sys; sys.modules['pyarrow'] = None; sys.modules['google_crc32c'] = None\n"
 TRAINING = """
 import numpy as np
@@ -43,7 +45,12 @@ MISSING = "reading datasets needs an optional library: pip install 'strata-runti
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", BLOCK + code], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", BLOCK + code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=stretch(60),
+        check=False,
     )
 
 

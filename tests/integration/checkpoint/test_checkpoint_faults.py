@@ -99,7 +99,7 @@ def test_a_full_disk_fails_the_save_keeps_the_last_one_and_leaves_no_debris(smal
         manager.save({"w": np.zeros(1_000_000)}, 1)
         handle = manager.save_background({"w": np.ones(2_000_000)}, 2)
         with pytest.raises(StorageFullError):
-            handle.result(30)
+            handle.result(stretch(30))
         assert manager.load().step == 1
         files = [path.name for path in small_disk.rglob("*") if path.is_file()]
         assert sorted(files) == ["metadata.json", "model-00001-of-00001.safetensors"]
@@ -121,7 +121,7 @@ def test_a_disk_that_fills_up_with_the_manifest_gives_the_room_back(small_disk: 
         with CheckpointManager(small_disk, keep_count=1, observer=fill) as second:
             handle = second.save_background({"w": np.zeros(1_000_000)}, 2)
             with pytest.raises(StorageFullError):
-                handle.result(30)
+                handle.result(stretch(30))
         assert not list(small_disk.rglob("step_2/*"))
         assert manager.load().step == 1
 
@@ -138,7 +138,7 @@ def test_a_device_that_fails_is_an_error_on_the_handle(tmp_path: Path, operation
         fault.touch()
         handle = manager.save_background({"w": np.ones(1_000_000)}, 2)
         with pytest.raises(StorageError, match="Input/output error"):
-            handle.result(30)
+            handle.result(stretch(30))
         fault.unlink()
         assert manager.counters.failed == 1
         assert manager.load().step == 1
@@ -229,7 +229,7 @@ def test_what_breaks_while_it_is_staged_fails_the_save_and_frees_its_memory(
             with pytest.raises(MemoryError):
                 manager.save(state, 2)
             with pytest.raises(MemoryError):
-                manager.save_background(state, 3).result(30)
+                manager.save_background(state, 3).result(stretch(30))
         assert manager.counters.failed == 2
         manager.wait_pending(30)
         manager.save(state, 4)

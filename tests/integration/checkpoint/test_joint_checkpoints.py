@@ -23,6 +23,7 @@ from strata.errors import (
     DamagedCheckpointError,
 )
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.pace import stretch
 from tests.testbed.process import start
 from tests.testbed.programs.joint_worker import DEADLY_STEP, ROWS, STEPS
 from tests.testbed.waiting import wait_until
@@ -169,10 +170,10 @@ def test_parts_that_do_not_fit_are_given_up_by_all_and_block_nothing(
         handles = [each.save_background({"same": rank}, 1) for rank, each in enumerate(managers)]
         for handle in handles:
             with pytest.raises(CheckpointAbortedError, match="two parts have different values"):
-                handle.result(30)
+                handle.result(stretch(30))
         handles = [each.save_background(part_of(rank, 2.0), 2) for rank, each in enumerate(managers)]
         for handle in handles:
-            assert handle.result(30).committed
+            assert handle.result(stretch(30)).committed
         assert managers[0].list_checkpoints() == [2]
 
 
@@ -181,7 +182,7 @@ def test_retention_is_done_by_one_and_the_coordinator_is_told(service: Coordinat
         for step in range(1, 6):
             handles = [each.save_background(part_of(rank, step), step) for rank, each in enumerate(managers)]
             for handle in handles:
-                handle.result(30)
+                handle.result(stretch(30))
         for manager in managers:
             manager.wait_pending()
         wait_until(lambda: [checkpoint.step for checkpoint in service.job().checkpoints] == [4, 5])
@@ -199,7 +200,7 @@ def test_all_workers_restore_the_same_step_also_from_a_coordinator_that_lost_its
             managers[0].load()
         for step in (1, 2):
             for handle in [each.save_background(part_of(rank, step), step) for rank, each in enumerate(managers)]:
-                handle.result(30)
+                handle.result(stretch(30))
     for journal in tmp_path.glob("j.db*"):
         journal.unlink()
     with service.serving(), joined(service, folder, "a", "b", "c") as managers:
@@ -226,7 +227,7 @@ def test_all_workers_go_back_further_when_one_of_them_cannot_read_its_slice(
     def save(managers: list[CheckpointManager], step: int, value: float) -> None:
         parts = [part_of(rank, value, rows=rows) for rank in range(2)]
         for handle in [each.save_background(part, step) for each, part in zip(managers, parts, strict=True)]:
-            assert handle.result(30).committed
+            assert handle.result(stretch(30)).committed
 
     with service.serving():
         with joined(service, folder, "a", "b", saving=SavePolicy(delta=True)) as managers:
@@ -285,7 +286,7 @@ def test_saves_go_on_while_the_coordinator_is_away_and_are_committed_when_it_is_
         ]
         wait_until(lambda: all(handle.phase == "committing" for handle in handles))
         stack.enter_context(service.serving())
-        assert all(handle.result(40).committed for handle in handles)
+        assert all(handle.result(stretch(40)).committed for handle in handles)
         assert managers[0].list_checkpoints() == [1, 2, 3]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from strata.checkpoint import CheckpointManager
+from tests.testbed.pace import stretch
 from tests.testbed.process import start
 
 pytestmark = [pytest.mark.part("torch"), pytest.mark.timeout(300)]
@@ -30,7 +31,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in range(WORLD_SIZE)
     ]
     try:
-        said = [rank.communicate(timeout=250)[1] for rank in ranks]
+        said = [rank.communicate(timeout=stretch(250))[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

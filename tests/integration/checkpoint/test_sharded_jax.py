@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from strata.checkpoint import CheckpointManager
+from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports, start
 
 pytestmark = [pytest.mark.part("jax"), pytest.mark.timeout(240)]
@@ -34,7 +35,7 @@ def test_sharded_arrays_come_back_with_another_sharding_and_without_one(tmp_path
         for process in range(processes)
     ]
     try:
-        said = [worker.communicate(timeout=200)[1] for worker in workers]
+        said = [worker.communicate(timeout=stretch(200))[1] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

@@ -51,7 +51,7 @@ def good_worker(service: CoordinatorProcess) -> Iterator[Client]:
     with Client(service.url, "good", job_id="good") as client:
         client.wait_registered()
         yield client
-        assert client.heartbeat(timeout_s=20).generation == 1
+        assert client.heartbeat(timeout_s=stretch(20)).generation == 1
 
 
 def memory_bytes(pid: int) -> int:
@@ -79,9 +79,9 @@ def test_a_reader_that_does_not_read_is_not_read_from_and_slows_nobody(service: 
                 except TimeoutError:
                     is_held = True
                     break
-                good.meet(f"b{number}", timeout_s=20)
+                good.meet(f"b{number}", timeout_s=stretch(20))
             assert is_held, "sixty megabytes were taken from who reads nothing"
-            good.meet("after", timeout_s=20)
+            good.meet("after", timeout_s=stretch(20))
             assert memory_bytes(process.pid) - before < 100 << 20
         wait_until(lambda: "failed" in {w.state for job in service.jobs() for w in job.workers})
 
@@ -142,7 +142,7 @@ def test_half_a_message_waits_for_its_other_half_and_holds_up_nobody(service: Co
     whole = frame(command(7, c.RegisterWorker(job_id="half", worker_id="w", incarnation="1")))
     with service.serving(), good_worker(service) as good, RawChannel(service.channel_port) as raw:
         raw.socket.sendall(whole[:10])
-        good.meet("meanwhile", timeout_s=20)
+        good.meet("meanwhile", timeout_s=stretch(20))
         raw.socket.sendall(whole[10:])
         answer = raw.receive()
         assert answer is not None
@@ -176,7 +176,7 @@ def test_a_flood_of_connections_is_refused_clearly_and_the_others_are_served(tmp
         refused = [raw for raw in flood if b" 503 " in raw.answer]
         assert len(flood) - len(refused) == 499
         assert b"this coordinator serves its 500 channels" in refused[0].wait_closed()
-        assert good.heartbeat(timeout_s=20).world_size == 1
+        assert good.heartbeat(timeout_s=stretch(20)).world_size == 1
         assert memory_bytes(process.pid) - before < 100 << 20
         for raw in flood:
             raw.close()
@@ -192,7 +192,7 @@ def test_connections_that_never_speak_are_hung_up_on(service: CoordinatorProcess
     with service.serving() as process, good_worker(service) as good, ExitStack() as stack:
         before = memory_bytes(process.pid)
         silent = [stack.enter_context(RawChannel(service.channel_port, handshake=False)) for _ in range(2_000)]
-        assert good.heartbeat(timeout_s=20).world_size == 1
+        assert good.heartbeat(timeout_s=stretch(20)).world_size == 1
         for raw in silent:
             raw.wait_closed()
         assert memory_bytes(process.pid) - before < 100 << 20
@@ -216,7 +216,7 @@ def test_a_full_disk_refuses_what_must_last_serves_the_rest_and_recovers(tmp_pat
                     good.ask(dataset, timeout_s=5)
                     known.append(name)
             # What needs no disk is answered, and what was promised is there, no more and no less.
-            assert good.heartbeat(step=5, timeout_s=20).world_size == 1
+            assert good.heartbeat(step=5, timeout_s=stretch(20)).world_size == 1
             (job,) = service.jobs()
             assert {dataset.dataset_id for dataset in job.datasets} == set(known)
             late = good.tell(c.RegisterDataset(job_id="good", dataset_id="late", total_samples=9, shard_size=1))
@@ -239,10 +239,10 @@ def test_more_than_may_wait_for_a_coordinator_that_is_away_fails_at_once(
         process.wait()
         asked = [client.tell(c.RegisterDataset(dataset_id=f"d{n}", total_samples=9, shard_size=1)) for n in range(21)]
         with pytest.raises(OutboxFullError, match="20 commands are queued for a coordinator"):
-            asked[-1].result(20)
+            asked[-1].result(stretch(20))
         with service.serving():
             for answered in asked[:15]:
-                answered.result(30)
+                answered.result(stretch(30))
 
 
 def test_ctrl_c_says_goodbye(service: CoordinatorProcess) -> None:
@@ -309,7 +309,7 @@ def test_what_nobody_may_send_is_refused_alike_on_both_transports(
         field = convert.COMMANDS[type(hostile)]
         with grpc.insecure_channel(service.url) as channel, pytest.raises(grpc.RpcError) as caught:
             send: Any = channel.unary_unary(f"/strata.v1.Coordinator/{method}")
-            send(getattr(message, field).SerializeToString(), timeout=20)
+            send(getattr(message, field).SerializeToString(), timeout=stretch(20))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         (job,) = service.jobs()
         assert (job.job_id, len(job.workers), len(job.checkpoints)) == ("good", 1, 0)

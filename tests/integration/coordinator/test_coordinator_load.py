@@ -22,6 +22,7 @@ from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.integration.coordinator.test_coordinator_abuse import command, good_worker, memory_bytes
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.network.raw_channel import RawChannel, frame
+from tests.testbed.pace import stretch
 from tests.testbed.process import start
 from tests.testbed.waiting import wait_until
 
@@ -87,7 +88,7 @@ def test_a_few_bytes_of_questions_cannot_make_it_hold_gigabytes_of_answers(
         with RawChannel(service.channel_port, receive_buffer_bytes=4096) as slow, Peak(process.pid) as peak:
             slow.socket.sendall(questions)
             wait_until(lambda: b"a channel is closed" in service.log())
-        assert good.heartbeat(timeout_s=20).world_size == 1
+        assert good.heartbeat(timeout_s=stretch(20)).world_size == 1
     assert peak.grown_bytes < SLACK_BYTES
 
 
@@ -101,7 +102,7 @@ def test_many_slow_readers_together_are_bounded_too(tmp_path: Path) -> None:
                 raw.send(lookup(1).SerializeToString())
                 raw.send(lookup(2).SerializeToString())
             wait_until(lambda: b"33554432 bytes wait for clients" in service.log())
-            good.meet("meanwhile", timeout_s=20)
+            good.meet("meanwhile", timeout_s=stretch(20))
         assert peak.grown_bytes < SLACK_BYTES + 2 * (32 << 20)
 
 
@@ -113,7 +114,7 @@ def test_a_grpc_stream_that_is_not_read_is_bounded(service: CoordinatorProcess) 
             call = stubs.CoordinatorStub(channel).Channel(iter([lookup(number) for number in range(600)]))
             ended = threading.Event()
             call.add_callback(ended.set)
-            assert ended.wait(60)
+            assert ended.wait(stretch(60))
         assert peak.grown_bytes < SLACK_BYTES
 
 
@@ -166,7 +167,7 @@ def counting_beats(client: Client) -> Iterator[Callable[[], int]]:
     def beat() -> None:
         nonlocal answered
         while not stop.is_set():
-            client.heartbeat(timeout_s=60)
+            client.heartbeat(timeout_s=stretch(60))
             answered += 1
 
     thread = threading.Thread(target=beat)
@@ -204,7 +205,7 @@ def test_heartbeats_are_answered_while_ten_million_shards_are_dealt_and_looked_u
             client.ask(c.RegisterDataset(dataset_id="d", total_samples=LARGE, shard_size=1, shuffle=True))
             before = count()
             lease = client.ask(
-                client.worker_command(c.LeaseShards, generation=1, dataset_id="d", epoch=0), timeout_s=200
+                client.worker_command(c.LeaseShards, generation=1, dataset_id="d", epoch=0), timeout_s=stretch(200)
             )
             during_lease = count() - before
             before = count()
@@ -238,7 +239,7 @@ def test_a_lease_is_the_whole_share_piece_by_piece(service: CoordinatorProcess) 
         assert sorted(seen) == list(range(60_000))
         looked_up = ask(
             service.url,
-            lambda stub: stub.GetDataShard(pb.GetDataShard(dataset_id="d", worker_id="a"), timeout=20),
+            lambda stub: stub.GetDataShard(pb.GetDataShard(dataset_id="d", worker_id="a"), timeout=stretch(20)),
         )
         assert [(shard.shard_id, shard.start_index, shard.end_index) for shard in looked_up.shards] == [
             (shard, shard, shard + 1) for shard in seen

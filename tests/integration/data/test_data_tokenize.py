@@ -22,6 +22,7 @@ from strata.data.rows.row_sequence import open_rows
 from strata.data.text.megatron import MegatronRows
 from strata.data.text.tokenizers import Tokenize, load_tokenizer
 from strata.errors import DatasetExistsError, MissingExtraError
+from tests.testbed.pace import stretch
 
 STRATA = Path(os.sys.executable).with_name("strata")
 
@@ -175,7 +176,11 @@ def test_the_command_says_how_fast_it_was_and_what_is_wrong(tmp_path: Path, corp
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "DATA_CACHE_PATH": str(tmp_path / "cache")}
         return subprocess.run(
-            [STRATA, "data", "tokenize", *arguments], capture_output=True, text=True, env=environment, timeout=60
+            [STRATA, "data", "tokenize", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=stretch(60),
         )
 
     done = run(str(corpus), str(tmp_path / "out"), "--tokenizer", tokenizer, "--end", "0", "--processes", "2")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbed.pace import stretch
+
 PAGE = Path(__file__).parents[3] / "docs" / "llm.md"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -33,7 +35,7 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
             script.append(f"subprocess.run({command!r}, shell=True, check=True)")
     (tmp_path / "page.py").write_text("\n".join(script))
     done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=stretch(280)
     )
     assert done.returncode == 0, done.stderr
     assert "tokens of 2000 documents" in done.stdout

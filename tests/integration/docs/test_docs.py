@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.docs.blocks import Block, find_blocks
 from tests.integration.docs.contexts import CONTEXTS, Context
+from tests.testbed.pace import stretch
 from tests.testbed.parts import require_part
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,7 +50,12 @@ def run_python(block: Block, context: Context, folder: Path) -> None:
     (folder / "block.py").write_text(guarded)
     launcher = ["-m", "strata", "run", "--standalone", "--nproc", str(context.workers)] if context.workers else []
     done = subprocess.run(
-        [sys.executable, *launcher, "block.py"], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, *launcher, "block.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=stretch(200),
+        check=False,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
 
@@ -65,7 +71,13 @@ def run_console(block: Block, context: Context, folder: Path) -> None:
             words = shlex.split(command.replace("\\\n", " "), comments=True)
             command = shlex.join([*(word for word in words if "..." not in word), "--help"])
         done = subprocess.run(
-            ["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environ, timeout=200, check=False
+            ["bash", "-c", command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=stretch(200),
+            check=False,
         )
         expected = int(block.directives.get("exit", "0")) if number == len(commands) else 0
         assert done.returncode == expected, f"{block}: {command}\n{done.stdout}\n{done.stderr}"

@@ -13,6 +13,7 @@ import pytest
 
 from strata.demo.samples import make_dataset
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.pace import stretch
 from tests.testbed.process import start
 
 pytestmark = pytest.mark.timeout(200)
@@ -35,7 +36,7 @@ def strata(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=stretch(150),
         check=False,
         env={**os.environ, **environment},
     )
@@ -136,7 +137,7 @@ def test_a_job_that_is_preempted_saves_its_last_step_and_does_not_look_finished(
         assert process.stdout is not None
         assert "ready" in process.stdout.readline()
         process.terminate()
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=stretch(100))
     assert process.returncode == 143, errors
     assert "exported" not in output
     saved = int(re.findall(r"the job is saved up to step (\d+)", errors)[0])

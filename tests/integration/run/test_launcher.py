@@ -295,7 +295,7 @@ def test_a_second_launcher_of_a_job_is_refused_and_may_take_it_over(tmp_path: Pa
         assert "--takeover" in done.stderr
         done = launch("print('mine')", tmp_path / "second", "--job", "j", "--takeover")
         assert (done.returncode, done.stdout) == (0, "[0] mine\n")
-        assert first.wait(30) == 143
+        assert first.wait(stretch(30)) == 143
 
 
 def test_a_second_launcher_is_refused_at_a_shared_coordinator_too(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_second_launcher_is_refused_at_a_shared_coordinator_too(tmp_path: Path
     with coordinator.serving():
         first = start(command(LONG, tmp_path, *options), stdout=subprocess.DEVNULL)
         try:
-            deadline_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + stretch(30)
             while b"box" not in get_key(coordinator.url, "default", "launcher/box").value:
                 assert time.monotonic() < deadline_s
                 time.sleep(0.05)
@@ -313,14 +313,14 @@ def test_a_second_launcher_is_refused_at_a_shared_coordinator_too(tmp_path: Path
                 command("print(1)", tmp_path / "second", *options),
                 capture_output=True,
                 text=True,
-                timeout=50,
+                timeout=stretch(50),
                 check=False,
             )
             assert done.returncode == 1
             assert f"process {first.pid}" in done.stderr
         finally:
             first.terminate()
-            assert first.wait(30) == 143
+            assert first.wait(stretch(30)) == 143
 
 
 def test_machines_with_different_numbers_of_workers_make_one_job_in_any_order(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_machines_with_different_numbers_of_workers_make_one_job_in_any_order(tm
             )
             for node, nproc in [(1, 1), (0, 3)]
         ]
-        outputs = [node.communicate(timeout=50)[0] for node in nodes]
+        outputs = [node.communicate(timeout=stretch(50))[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0]
     assert outputs[0] == "[3] I am 3 of 4\n"
     assert sorted(outputs[1].splitlines()) == [f"[{rank}] I am {rank} of 4" for rank in range(3)]

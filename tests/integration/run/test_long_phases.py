@@ -14,6 +14,7 @@ from strata.errors import BarrierTimeoutError
 from strata.run.team import coordinated_team
 from strata.run.team.protocol import WorkerView
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.pace import stretch
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -46,7 +47,7 @@ def test_a_meeting_waits_on_for_a_worker_in_a_long_phase_that_it_announced(
                 wait_until(lambda: any(worker.resources.get("paused") for worker in served.job().workers))
                 waiting = pool.submit(b.exchange, "x", b"b")
                 wait_until(lambda: caplog.text.count("waiting again") >= 2)
-            assert a.exchange("x", b"a", timeout_s=30) == waiting.result(30)
+            assert a.exchange("x", b"a", timeout_s=stretch(30)) == waiting.result(stretch(30))
             with pytest.raises(BarrierTimeoutError, match="missing a"):
                 b.exchange("y", b"b", timeout_s=0.2)
 

@@ -11,6 +11,7 @@ import pytest
 
 from strata import CheckpointManager
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.pace import stretch
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -23,7 +24,7 @@ def call(*command: str | Path, **environment: str) -> str:
         [sys.executable, *map(str, command)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=stretch(200),
         check=False,
         env={**ENVIRONMENT, **environment},
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.pace import stretch
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -75,7 +76,7 @@ def run(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "strata", "run", "--standalone", "--nproc", "2", *options, script, script.parent],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=stretch(200),
         check=False,
         env={**os.environ, **ENVIRONMENT},
     )
@@ -135,7 +136,7 @@ def test_under_torchrun_the_hung_rank_is_found_too(tmp_path: Path) -> None:
             torchrun,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=stretch(200),
             check=False,
             env={**os.environ, **ENVIRONMENT, "COORDINATOR_URL": coordinator.url},
         )

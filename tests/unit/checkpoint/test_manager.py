@@ -27,6 +27,7 @@ from strata.errors import (
     UnsavableStateError,
 )
 from strata.storage import MemoryStorage
+from tests.testbed.pace import stretch
 from tests.unit.checkpoint.states import STATES, same
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def test_state_that_is_changed_right_after_staging_is_saved_as_it_was(
         handle = manager.save_background({"w": weights, "raw": raw}, step)
         weights[:] = -1
         storage.gate.set()
-        handle.result(30)
+        handle.result(stretch(30))
     assert [manager.load(step).data["w"][0] for step in (1, 2, 3)] == [1, 2, 3]
 
 
@@ -182,14 +183,14 @@ def test_a_busy_manager_waits_skips_or_fails_as_it_was_told(storage: GatedStorag
                 with pytest.raises(CheckpointBusyError):
                     manager.save_background(state, 2)
             storage.gate.set()
-            first.result(30)
+            first.result(stretch(30))
     with CheckpointManager(storage=storage, saving=SavePolicy(wait_timeout_s=0.01), job_id="wait") as manager:
         storage.gate.clear()
         first = manager.save_background(state, 1)
         late = manager.save_background(state, 2)
         assert isinstance(late.error(), CheckpointBusyError)
         storage.gate.set()
-        first.result(30)
+        first.result(stretch(30))
         state["w"][:] = 2
         manager.save(state, 3)
 
@@ -205,7 +206,7 @@ def test_a_wait_for_a_result_is_bounded_and_says_where_the_save_is(
     with pytest.raises(CheckpointTimeoutError, match="step 9"):
         manager.wait_pending(0.01)
     storage.gate.set()
-    assert handle.result(30).step == 9
+    assert handle.result(stretch(30)).step == 9
 
 
 def test_a_state_that_did_not_change_since_the_last_step_is_warned_of(manager: CheckpointManager) -> None:
@@ -214,7 +215,7 @@ def test_a_state_that_did_not_change_since_the_last_step_is_warned_of(manager: C
     with pytest.warns(UnchangedStateWarning, match="step 2 is bit-identical to step 1"):
         manager.save({"w": np.ones(2), "step": 2}, 2)
     handle = manager.save_background({"w": np.ones(2)}, 3)
-    handle.result(30)
+    handle.result(stretch(30))
     with pytest.warns(UnchangedStateWarning, match="step 3"):
         manager.wait_pending()
     manager.save({"w": np.zeros(2)}, 4)

@@ -20,6 +20,7 @@ from strata.coordinator.status import describe, describe_tenants
 from strata.errors import AccessDeniedError, QuotaExceededError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
+from tests.testbed.pace import stretch
 
 VISION = Principal("vision worker", "vision", Role.WORKER)
 SPEECH = Principal("speech worker", "speech", Role.WORKER)
@@ -147,7 +148,7 @@ def test_a_tenant_with_a_full_journal_makes_room_by_removing_and_trains_on() -> 
         beat = await vision.ask(c.Heartbeat(job_id="llm", worker_id="w0", incarnation="1"))
         assert beat.world_size == 1
         await vision.ask(key(b"", 1))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(stretch(30)):
             # The journal is compacted behind the answer.
             while isinstance(taken := await vision.ask(key(b"new", 0)), QuotaExceededError):
                 pass

@@ -22,6 +22,7 @@ from strata.coordinator.entry.certificates import make_certificates
 from strata.dashboard.page_server import DashboardServer
 from strata.dashboard.upstream import Upstream
 from strata.errors import PortTakenError
+from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports
 from tests.testbed.waiting import wait_until
 from tests.testbed.web import serve_files
@@ -47,7 +48,7 @@ def serving(url: str, credentials: Credentials | None = None) -> Iterator[Dashbo
 def get(url: str, **headers: str) -> tuple[int, Message, bytes]:
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=stretch(30)) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -177,14 +178,14 @@ def test_an_answer_without_end_arrives_piece_by_piece() -> None:
             with connection:
                 connection.recv(1 << 16)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: one\n\n")
-                assert more.wait(60)
+                assert more.wait(stretch(60))
                 connection.sendall(b"data: two\n\n")
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         with (
             serving(f"127.0.0.1:{listening.getsockname()[1]}") as server,
-            urllib.request.urlopen(f"{server.url}/api/events", timeout=60) as stream,
+            urllib.request.urlopen(f"{server.url}/api/events", timeout=stretch(60)) as stream,
         ):
             assert stream.readline() == b"data: one\n"
             more.set()

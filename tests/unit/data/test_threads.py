@@ -38,7 +38,7 @@ def test_threads_may_be_closed_by_the_garbage_collector_in_the_middle_of_anythin
     finally:
         gc.set_threshold(*before)
         threads.close()
-    threads.join(20)
+    threads.join(stretch(20))
 
 
 def test_what_was_not_begun_is_cancelled() -> None:

@@ -15,6 +15,7 @@ from strata.checkpoint import CheckpointManager
 from strata.errors import CheckpointNotFoundError, ConfigError, ObjectNotFoundError, StorageError
 from strata.storage import LocalStorage, open_storage
 from strata.storage.local.root import Root, find_root
+from tests.testbed.pace import stretch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,7 +152,7 @@ def test_a_manager_recovers_when_its_directory_is_back(tmp_path: Path) -> None:
         root.rename(tmp_path / "away")
         failed = manager.save_background({"w": np.ones(3)}, 2)
         with pytest.raises(StorageError, match="is gone"):
-            failed.result(60)
+            failed.result(stretch(60))
         with pytest.raises(StorageError, match="is gone"):
             manager.load()
         (tmp_path / "away").rename(root)

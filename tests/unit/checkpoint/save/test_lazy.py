@@ -14,6 +14,7 @@ import pytest
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.save.staging import StagingPool
 from strata.errors import CheckpointTimeoutError, StateChangedError
+from tests.testbed.pace import stretch
 from tests.testbed.parts import import_part
 from tests.testbed.waiting import wait_until
 
@@ -61,7 +62,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def wait_first(pool: StagingPool, work: Any) -> None:
         def run() -> None:
-            assert event.wait(60)
+            assert event.wait(stretch(60))
             work()
 
         run_later(pool, run)
@@ -82,8 +83,8 @@ def test_what_is_saved_is_the_state_at_the_call_though_training_goes_on(tmp_path
         assert not handle.done()
         assert stepped.is_alive()
         held.set()
-        stepped.join(60)
-        handle.result(60)
+        stepped.join(stretch(60))
+        handle.result(stretch(60))
         assert all(map(torch.equal, tensors(manager.load().data), expected))
         assert not all(map(torch.equal, tensors(job.state()), expected))
 
@@ -155,7 +156,7 @@ def test_a_state_that_is_changed_too_early_is_refused(tmp_path: Path, held: thre
         change(job)
         held.set()
         with pytest.raises(StateChangedError, match="changed before it was staged"):
-            handle.result(60)
+            handle.result(stretch(60))
         assert manager.list_checkpoints() == []
         manager.save(job.state(), 1)
 
@@ -190,7 +191,7 @@ def test_a_state_that_is_changed_while_it_is_copied_is_refused(
         after_copy.append(lambda: change(job))
         handle = manager.save_background(job.state(), 1, lazy=True)
         with pytest.raises(StateChangedError, match="changed before it was staged"):
-            handle.result(60)
+            handle.result(stretch(60))
         assert manager.list_checkpoints() == []
 
 
@@ -204,7 +205,7 @@ def test_parameters_that_get_other_memory_meanwhile_are_saved_as_they_were(
         handle = manager.save_background(job.state(), 1, lazy=True)
         job.model[0].weight.data = torch.zeros(300, 64)
         held.set()
-        handle.result(60)
+        handle.result(stretch(60))
         assert all(map(torch.equal, tensors(manager.load().data), expected))
 
 
@@ -218,7 +219,7 @@ def test_tensors_whose_changes_torch_does_not_count_are_saved_and_compared(
         manager.watch(optimizer)
         first = manager.save_background({"w": weight}, 1, lazy=True)
         held.set()
-        first.result(60)
+        first.result(stretch(60))
         assert torch.equal(manager.load().data["w"], torch.arange(50_000.0))
         held.clear()
         second = manager.save_background({"w": weight}, 2, lazy=True)
@@ -226,7 +227,7 @@ def test_tensors_whose_changes_torch_does_not_count_are_saved_and_compared(
             weight += 1
         held.set()
         with pytest.raises(StateChangedError):
-            second.result(60)
+            second.result(stretch(60))
 
 
 def test_a_lazy_save_is_pending_from_the_call_on(tmp_path: Path, held: threading.Event) -> None:
@@ -251,9 +252,9 @@ def test_a_lazy_save_that_close_does_not_wait_for_fails_and_hangs_nobody(tmp_pat
         wait_until(lambda: manager._work._loop._closed)
         held.set()
         with pytest.raises(CheckpointTimeoutError):
-            closing.result(60)
+            closing.result(stretch(60))
     with pytest.raises(RuntimeError, match="closed"):
-        handle.result(60)
+        handle.result(stretch(60))
     job.train()
 
 
@@ -268,7 +269,7 @@ def test_wait_staged_returns_when_the_state_may_change(tmp_path: Path, held: thr
         held.set()
         handle.wait_staged(60)
         change_parameter(job)
-        handle.result(60)
+        handle.result(stretch(60))
         assert all(map(torch.equal, tensors(manager.load().data), expected))
 
 
@@ -279,7 +280,7 @@ def test_what_no_known_optimizer_manages_is_staged_at_once(tmp_path: Path, held:
         handle = manager.save_background(job.state(), 1, lazy=True)
         change_parameter(job)
         held.set()
-        handle.result(60)
+        handle.result(stretch(60))
         assert all(map(torch.equal, tensors(manager.load().data), expected))
         # It was seen stepping, and is known from now on.
         job.train()
@@ -292,7 +293,7 @@ def test_what_no_known_optimizer_manages_is_staged_at_once(tmp_path: Path, held:
 
 def _error_of(handle: Any) -> BaseException | None:
     with pytest.raises(StateChangedError):
-        handle.result(60)
+        handle.result(stretch(60))
     return handle.error()  # type: ignore[no-any-return]
 
 

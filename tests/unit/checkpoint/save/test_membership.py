@@ -20,6 +20,7 @@ from strata.errors import (
     UnknownWorkerError,
 )
 from strata.storage import MemoryStorage
+from tests.testbed.pace import stretch
 
 NOT_A_MEMBER = [
     UnknownWorkerError("a", known=["b"]),
@@ -66,9 +67,9 @@ def test_a_save_without_membership_fails_on_its_handle_and_training_goes_on(answ
     with CheckpointManager(storage=MemoryStorage(), coordinator=coordinator) as manager:  # type: ignore[arg-type]
         handle = manager.save_background({"w": 1}, 7)
         with pytest.raises(CheckpointAbortedError, match="step 7 was aborted") as caught:
-            handle.result(10)
+            handle.result(stretch(10))
         assert caught.value.__cause__ is answer
         assert str(answer) in caught.value.reason
         coordinator.answer = None
-        assert manager.save_background({"w": 2}, 8).result(10).committed
+        assert manager.save_background({"w": 2}, 8).result(stretch(10)).committed
     assert manager.counters.failed == 1
