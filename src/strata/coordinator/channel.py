@@ -43,6 +43,8 @@ SIP_BYTES = 2 << 10
 PIECE_BYTES = 16 << 10
 # To copy more than this costs more than another call to send it.
 JOIN_BYTES = 16 << 10
+# A turn of the loop can make very many answers for one connection: above this they are sent before it ends.
+GATHER_BYTES = 64 << 10
 # A thousand workers may come back in the same moment.
 BACKLOG = 4096
 # So many refused connections wait for their answer; more are closed at once.
@@ -266,8 +268,7 @@ class _Listener(WSListener):
             self._connections.add(self)
         self._unsent.append(data)
         self._unsent_bytes += len(data)
-        if self._unsent_bytes > JOIN_BYTES:
-            # Large ones would not be joined, and a turn can make very many of them.
+        if self._unsent_bytes > GATHER_BYTES:
             self.send_unsent()
         if self._holds & _FULL and self._session is not None and not self._session.is_full:
             self._release(_FULL)
