@@ -31,10 +31,12 @@ log = logging.getLogger(__name__)
 
 # So many workers are told of a new generation in one turn.
 ANNOUNCED_AT_ONCE = 32
-# A new generation is announced when none has followed it for so long, and after the second time at the latest: where a
-# thousand workers join in a tenth of a second, everyone is told once or twice, and not once for each write to the disk.
+# A new generation is announced when none has followed it for so long, longer where more are to be told, and after some
+# times that at the latest: where a thousand workers join at once, everyone is told once or twice, and not once for
+# each write to the disk.
 GATHER_S = 0.003
-MAX_GATHER_S = 0.05
+GATHER_WORKER_S = 0.00002
+MAX_GATHERS = 5
 
 # How often an arrival by a single call is noted again.
 ARRIVE_AGAIN_S = 2.0
@@ -88,12 +90,13 @@ class Sessions:
 
         def look() -> None:
             change = self.changed.get(seen.job_id)
-            if change is seen or (change is not None and time.monotonic() - change.since_s >= MAX_GATHER_S):
+            if change is seen or (change is not None and time.monotonic() - change.since_s >= MAX_GATHERS * gather_s):
                 self._announce_later(seen.job_id)
             elif change is not None:
                 self._gather(change)
 
-        asyncio.get_running_loop().call_later(GATHER_S, look)
+        gather_s = GATHER_S + GATHER_WORKER_S * seen.workers
+        asyncio.get_running_loop().call_later(gather_s, look)
 
     def _announce_later(self, job_id: str) -> None:
         self.turns.add_rest(tenant_of(job_id), partial(self._announce_some, job_id))
@@ -194,7 +197,7 @@ class _Change:
 
     def __init__(self, effect: GenerationChanged, since_s: float) -> None:
         self._effect = effect
-        self.job_id = effect.job_id
+        self.job_id, self.workers = effect.job_id, len(effect.to)
         self.since_s = since_s
         """When the first of those was made that it follows and that was not announced."""
 

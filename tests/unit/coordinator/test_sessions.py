@@ -96,7 +96,7 @@ async def test_of_generations_that_follow_each_other_closely_a_worker_learns_onl
 ) -> None:
     """Each is durable by a write of its own; to tell all workers of each is a million messages for a thousand."""
     monkeypatch.setattr(module, "GATHER_S", stretch(0.1))
-    monkeypatch.setattr(module, "MAX_GATHER_S", stretch(40))
+    monkeypatch.setattr(module, "MAX_GATHERS", 400)
     for name in "bcdefg":
         connections.say(register(name))
         await connections.wait_until_sent(name, "registered")
@@ -107,7 +107,7 @@ async def test_of_generations_that_follow_each_other_closely_a_worker_learns_onl
 async def test_a_worker_learns_of_a_new_generation_in_time_though_others_follow_without_end(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_GATHER_S", 0.0)
+    monkeypatch.setattr(module, "MAX_GATHERS", 0)
     for number in range(10_000):
         connections.say(register(f"b{number}"))
         await connections.wait_until_sent(f"b{number}", "registered")
