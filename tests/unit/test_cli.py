@@ -15,6 +15,7 @@ import typer
 import strata
 from strata.cli.app import app, main
 from tests.testbed.process import start
+from tests.testbed.terminal import Terminal
 
 COMMAND = Path(sys.executable).with_name("strata")
 
@@ -132,15 +133,10 @@ def test_colour_is_off_when_the_output_is_not_a_terminal() -> None:
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_at_a_terminal_colour_is_on_unless_no_color_is_set(no_color: str, coloured: bool) -> None:
-    terminal, inside = os.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": no_color}
-    with start([COMMAND, "--help"], stdout=inside, stderr=inside, env=environment):
-        os.close(inside)
-        shown = b""
-        try:
-            while chunk := os.read(terminal, 4096):
-                shown += chunk
-        except OSError:  # EIO: the other side of the terminal is closed
-            pass
-    os.close(terminal)
-    assert (re.search(rb"\x1b\[[0-9;]*\b[39][0-7]m", shown) is not None) is coloured, shown
+    with (
+        Terminal() as terminal,
+        start([COMMAND, "--help"], stdout=terminal.fd, stderr=terminal.fd, env=environment),
+    ):
+        pass  # the process is waited for
+    assert (re.search(r"\x1b\[[0-9;]*\b[39][0-7]m", terminal.shown) is not None) is coloured, terminal.shown

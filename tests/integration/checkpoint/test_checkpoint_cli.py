@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from strata.checkpoint import CheckpointManager, SavePolicy
 from strata.storage import open_storage
+from tests.testbed.terminal import Terminal
 
 if TYPE_CHECKING:
     from tests.testbed.servers import S3Server
@@ -106,13 +105,10 @@ def test_errors_are_one_line(where: Path) -> None:
 
 
 def test_a_terminal_sees_progress_and_a_pipe_does_not(where: Path) -> None:
-    master, slave = pty.openpty()
-    done = subprocess.run([COMMAND, "ckpt", "verify", where], stdout=subprocess.PIPE, stderr=slave, text=True)
-    os.close(slave)
-    shown = os.read(master, 65536).decode()
-    os.close(master)
+    with Terminal() as terminal:
+        done = subprocess.run([COMMAND, "ckpt", "verify", where], stdout=subprocess.PIPE, stderr=terminal.fd, text=True)
     assert done.stdout == "step 1: good\nstep 2: good\nstep 3: good\n"
-    assert "step 1" in shown
+    assert "step 1" in terminal.shown
     assert ckpt("verify", where).stderr == ""
 
 

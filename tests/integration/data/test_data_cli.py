@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from strata.data.rows.row_sequence import open_rows
 from strata.errors import DatasetNotFoundError
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
+from tests.testbed.terminal import Terminal
 
 if TYPE_CHECKING:
     from tests.testbed.servers import S3Server
@@ -144,13 +143,10 @@ def test_an_error_is_one_line_that_says_what_to_do(
 
 def test_prepare_writes_even_files_and_a_terminal_sees_progress(where: Path) -> None:
     target = where.parent / "out"
-    master, slave = pty.openpty()
     command = [COMMAND, "data", "prepare", where, target, "--rows-per-file", "70", "--shuffle", "--seed", "3", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, text=True)
-    os.close(slave)
-    shown = os.read(master, 65536).decode()
-    os.close(master)
-    assert "rows" in shown
+    with Terminal() as terminal:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal.fd, text=True)
+    assert "rows" in terminal.shown
     said = json.loads(done.stdout)
     assert (said["files"], said["rows"]) == (5, 300)
     assert sorted(path.name for path in target.glob("*.parquet"))[0] == "part-00000-of-00005.parquet"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import Job
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, start
+from tests.testbed.terminal import Terminal
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -88,16 +88,14 @@ def test_top_shows_a_job_once_where_there_is_no_terminal(tmp_path: Path) -> None
 def test_top_shows_a_job_once_where_the_screen_cannot_be_drawn_again(tmp_path: Path) -> None:
     coordinator = CoordinatorProcess(tmp_path)
     with coordinator.serving():
-        ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "strata", "top", "--coordinator", coordinator.url]
-        process = start(command, stdout=theirs, env={**os.environ, "TERM": "dumb"})
-        os.close(theirs)
-        try:
-            assert process.wait(stretch(30)) == 0
-            assert b"no jobs yet" in os.read(ours, 4_096)
-        finally:
-            end(process)
-            os.close(ours)
+        with Terminal() as terminal:
+            process = start(command, stdout=terminal.fd, env={**os.environ, "TERM": "dumb"})
+            try:
+                assert process.wait(stretch(30)) == 0
+            finally:
+                end(process)
+        assert "no jobs yet" in terminal.shown
 
 
 def test_a_coordinator_without_http_says_so_in_one_line(tmp_path: Path) -> None:
