@@ -262,6 +262,15 @@ def test_the_notes_do_not_send_a_tunnel_to_a_replica_that_may_not_lead(tmp_path:
     assert "svc/strata-coordinator 50051" not in text
 
 
+def test_the_notes_give_an_administrator_the_certificate_of_clients(tmp_path: Path) -> None:
+    mutual = at("security.tls.mutual", True)
+    alone, replicated = notes(tmp_path / "alone", mutual), notes(tmp_path / "replicated", mutual, ETCD)
+    assert "kubectl get secret -n ml-training strata-tls-client -o jsonpath='{.data.tls\\.key}'" in alone
+    assert "STRATA_TLS_CERT=tls.crt STRATA_TLS_KEY=tls.key" in alone
+    assert "STRATA_TLS_CERT=/etc/strata/client/tls.crt STRATA_TLS_KEY=/etc/strata/client/tls.key" in replicated
+    assert "STRATA_TLS_CERT" not in notes(tmp_path / "neither")
+
+
 @pytest.mark.parametrize("values", [{}, ETCD, INSECURE, at("security.tokens.workers", "projected")], ids=str)
 def test_strata_knows_every_option_and_variable_that_its_pods_are_given(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -76,8 +76,18 @@
 {{- if and (eq $tls.source "secret") (not $tls.secretName) (not .Values.security.insecure) -}}
 {{- fail "security.tls.source is secret, but security.tls.secretName is empty: name the Secret with tls.crt, tls.key and ca.crt" -}}
 {{- end -}}
-{{- if and $tls.secretName (ne $tls.source "secret") -}}
-{{- fail (printf "security.tls.secretName is set, but security.tls.source is %s: set it to secret" $tls.source) -}}
+{{- range $name := list "secretName" "clientSecretName" -}}
+{{- if and (get $tls $name) (ne $tls.source "secret") -}}
+{{- fail (printf "security.tls.%s is set, but security.tls.source is %s: set it to secret" $name $tls.source) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $tls.source "secret") (include "strata.isMutual" .) -}}
+{{- if not $tls.clientSecretName -}}
+{{- fail "security.tls.mutual is true, but security.tls.clientSecretName is empty: name the Secret with tls.crt, tls.key and ca.crt of the clients" -}}
+{{- end -}}
+{{- if eq $tls.clientSecretName $tls.secretName -}}
+{{- fail (printf "security.tls.secretName and clientSecretName are both %s, so clients would have the coordinator's key: name two Secrets" $tls.secretName) -}}
+{{- end -}}
 {{- end -}}
 {{- $manager := $tls.certManager -}}
 {{- if ge (int (trimSuffix "h" $manager.renewBefore)) (int (trimSuffix "h" $manager.duration)) -}}

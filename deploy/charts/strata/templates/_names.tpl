@@ -62,6 +62,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "strata.tlsSecret" -}}
 {{ ternary .Values.security.tls.secretName (printf "%s-tls" (include "strata.fullname" .)) (eq .Values.security.tls.source "secret") }}
 {{- end -}}
+{{/* The certificate of clients, for mutual TLS. It is never the coordinator's: who reads a worker's pod must not have its key. */}}
+{{- define "strata.clientSecret" -}}
+{{ ternary .Values.security.tls.clientSecretName (printf "%s-tls-client" (include "strata.fullname" .)) (eq .Values.security.tls.source "secret") }}
+{{- end -}}
+{{/* Whether clients need a certificate. */}}
+{{- define "strata.isMutual" -}}{{ if and .Values.security.tls.mutual (not .Values.security.insecure) }}yes{{ end }}{{- end -}}
 {{- define "strata.tokenSecret" -}}
 {{ .Values.security.tokens.existingSecret | default (printf "%s-tokens" (include "strata.fullname" .)) }}
 {{- end -}}

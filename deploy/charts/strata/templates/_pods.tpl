@@ -120,15 +120,26 @@ Without a key it has no token.
 {{- $root := index . 0 -}}{{- $security := $root.Values.security -}}
 {{- if not $security.insecure }}
 - name: ca
+  {{- if include "strata.isMutual" $root }}
+  projected:
+    defaultMode: 0440
+    sources:
+      - secret:
+          name: {{ include "strata.tlsSecret" $root }}
+          items:
+            - {key: ca.crt, path: ca.crt}
+      - secret:
+          name: {{ include "strata.clientSecret" $root }}
+          items:
+            - {key: tls.crt, path: tls.crt}
+            - {key: tls.key, path: tls.key}
+  {{- else }}
   secret:
     secretName: {{ include "strata.tlsSecret" $root }}
     defaultMode: 0440
     items:
       - {key: ca.crt, path: ca.crt}
-      {{- if $security.tls.mutual }}
-      - {key: tls.crt, path: tls.crt}
-      - {key: tls.key, path: tls.key}
-      {{- end }}
+  {{- end }}
 {{- if or (index . 1) (index . 2) }}
 - name: token
   {{- if index . 2 }}

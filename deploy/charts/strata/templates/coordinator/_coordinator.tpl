@@ -56,6 +56,9 @@ spec:
         - {name: tls, mountPath: /etc/strata/tls, readOnly: true}
         - {name: tokens, mountPath: /etc/strata/tokens, readOnly: true}
         {{- end }}
+        {{- if include "strata.isMutual" . }}
+        - {name: client, mountPath: /etc/strata/client, readOnly: true}
+        {{- end }}
         {{- if include "strata.etcdSecret" . }}
         - {name: etcd, mountPath: /etc/strata/etcd, readOnly: true}
         {{- end }}
@@ -74,6 +77,11 @@ spec:
         defaultMode: 0440
         items:
           - {key: admin-token, path: admin-token}
+    {{- end }}
+    {{- if include "strata.isMutual" . }}
+    # ca.crt is the authority of clients; the pair is for commands that are run in this pod.
+    - name: client
+      secret: {secretName: {{ include "strata.clientSecret" . }}, defaultMode: 0440}
     {{- end }}
     {{- with include "strata.etcdSecret" . }}
     - name: etcd
@@ -166,7 +174,7 @@ httpGet:
 - {name: STRATA_TLS_CERT, value: /etc/strata/tls/tls.crt}
 - {name: STRATA_TLS_KEY, value: /etc/strata/tls/tls.key}
 {{- if .Values.security.tls.mutual }}
-- {name: STRATA_TLS_CLIENT_CA, value: /etc/strata/tls/ca.crt}
+- {name: STRATA_TLS_CLIENT_CA, value: /etc/strata/client/ca.crt}
 {{- end }}
 - {name: STRATA_ADMIN_TOKEN_FILE, value: /etc/strata/tokens/admin-token}
 {{- if eq .Values.security.tokens.workers "projected" }}
