@@ -17,7 +17,21 @@ from scripts.parts import find_program
 from strata.cli.app import app
 from strata.config import Settings, load_settings
 from strata.run.exits import HUNG, PREEMPTED
-from tests.deploy.chart.rendering import ETCD, FOLDER, ROOT, STEADY, at, environ, find, merge, pod_of, refusal, render
+from tests.deploy.chart.rendering import (
+    ETCD,
+    FOLDER,
+    ROOT,
+    STEADY,
+    at,
+    environ,
+    find,
+    helm,
+    merge,
+    pod_of,
+    pods,
+    refusal,
+    render,
+)
 from tests.testbed.pace import stretch
 
 pytestmark = [pytest.mark.part("helm"), pytest.mark.timeout(300), pytest.mark.xdist_group("chart")]
@@ -171,6 +185,19 @@ def test_a_service_for_clients_outside_of_the_cluster_is_not_closed_by_the_netwo
 
     assert open_ports("ClusterIP") == []
     assert [{"port": "page"}] in open_ports("LoadBalancer") or {"port": "grpc"} in open_ports("LoadBalancer")[0]
+
+
+def test_releases_of_one_name_in_two_namespaces_share_no_object_of_the_cluster() -> None:
+    def names(namespace: str, release: str) -> set[str]:
+        values = json.dumps(merge(STEADY, at("priorityClasses.create", True)))
+        done = helm("template", release, str(FOLDER), "--namespace", namespace, "--values", "-", stdin=values)
+        objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+        found = {each["metadata"]["name"] for each in objects if each["kind"] == "PriorityClass"}
+        assert {pod["priorityClassName"] for pod in pods(objects) if "priorityClassName" in pod} == found
+        return found
+
+    every = [names("ml", "strata"), names("vision", "strata"), names("ml-strata", "x"), names("ml", "strata-x")]
+    assert sum(map(len, every)) == len(set().union(*every)) == 8
 
 
 def test_a_dashboard_without_a_key_has_no_token() -> None:

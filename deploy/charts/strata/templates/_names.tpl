@@ -15,6 +15,12 @@
 {{- define "strata.worker" -}}{{ include "strata.fullname" . }}-worker{{- end -}}
 {{- define "strata.dashboard" -}}{{ include "strata.fullname" . }}-dashboard{{- end -}}
 
+{{/* A priority class: (list $ "worker"). It is the cluster's, so the namespace is in its name, after a dot that neither part has. */}}
+{{- define "strata.priorityClass" -}}
+{{- $root := index . 0 -}}
+{{ include "strata.fullname" $root }}-{{ index . 1 }}.{{ $root.Release.Namespace }}
+{{- end -}}
+
 {{/* Labels of an object: (list $ "coordinator"). */}}
 {{- define "strata.labels" -}}
 {{- $root := index . 0 -}}

@@ -56,7 +56,7 @@ topologySpreadConstraints:
 priorityClassName: {{ . }}
 {{- else }}
 {{- if $root.Values.priorityClasses.create }}
-priorityClassName: {{ include "strata.fullname" $root }}-{{ index . 1 }}
+priorityClassName: {{ include "strata.priorityClass" (list $root (index . 1)) }}
 {{- end }}
 {{- end }}
 {{- end -}}
