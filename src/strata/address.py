@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 DEFAULT_PORT = 50_051
+MAX_PORT = 65_535
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a coordinator that listens everywhere says of itself
 SECURE = {"http": "https", "grpc": "grpcs", "strata": "stratas", "ws": "wss"}
 """Each scheme, and its name over TLS."""
 SCHEMES = ("http", "grpc", "strata")
 MAX_ADDRESSES = 16
+_NAME = re.compile(r"[^\s\[\]:/?#@,]+")
+_IPV6 = re.compile(r"[^\s\[\]/?#@,]+")
+_HOST_PORT = re.compile(rf"(?:\[(?P<ipv6>{_IPV6.pattern})\]|(?P<name>{_NAME.pattern}))(?::(?P<port>[0-9]{{1,5}}))?")
 _USE = "use http://host:50051 or host:50051, or with TLS https://host:50051"
 
 
@@ -46,7 +50,7 @@ def parse_endpoints(url: str) -> Endpoints:
     is_secure = scheme.lower() in {SECURE[each] for each in SCHEMES}
     if not (is_secure or scheme.lower() in SCHEMES) or len(parts) > MAX_ADDRESSES:
         raise ValueError(f"coordinator {url!r}; {_USE}")
-    addresses = tuple(dict.fromkeys(_parse_host_port(part, url) for part in parts))
+    addresses = tuple(dict.fromkeys(_parse_part(part, url) for part in parts))
     return Endpoints(addresses, is_secure)
 
 
@@ -58,23 +62,58 @@ def parse_address(url: str) -> str:
     return endpoints.first
 
 
-def _parse_host_port(part: str, url: str) -> str:
+def _parse_part(part: str, url: str) -> str:
     try:
-        split = urlsplit(f"//{part}")
-        host, port = split.hostname, split.port
-    except ValueError as error:  # a port that is no number up to 65535, or a bracket that is not closed
+        return parse_host_port(part, default_port=DEFAULT_PORT)
+    except ValueError as error:
         raise ValueError(f"coordinator {url!r}: {error}; {_USE}") from error
-    if not host or port == 0 or split.path or split.query or split.fragment:
-        raise ValueError(f"coordinator {url!r}; {_USE}")
-    return join_address(host, DEFAULT_PORT if port is None else port)
+
+
+def parse_host_port(text: str, *, default_port: int) -> str:
+    """Return where to connect to as ``host:port``, the host in lower case; raise ValueError with the problem alone."""
+    host, port = _split(text, default_port)
+    if port == 0:
+        raise ValueError("nobody is reached at port 0")
+    return join_address(host.lower(), default_port if port is None else port)
+
+
+def parse_host(text: str) -> str:
+    """Return a host to listen on, without the brackets of an IPv6 address; raise ValueError for one with a port."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not (_is_ipv6(bare) or (bare == text and _NAME.fullmatch(bare))):
+        raise ValueError(f"host {text!r}; use a name or an address without a port, such as 0.0.0.0 or ::1")
+    return bare
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``, or raise ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"address {address!r}; use host:port, such as 127.0.0.1:50051")
-    return host.strip("[]"), int(port)
+    """Return host and port of ``host:port``, or raise ValueError. An IPv6 address needs brackets: ``[::1]:50051``.
+
+    Without them its end could be a port. Port 0 is a free one, for who listens.
+    """
+    try:
+        host, port = _split(address, DEFAULT_PORT)
+        if port is None:
+            raise ValueError("it has no port")  # noqa: TRY301 - told below
+    except ValueError as error:
+        example = "use host:port, such as 127.0.0.1:50051 or [::1]:50051"
+        raise ValueError(f"address {address!r}: {error}; {example}") from error
+    return host, port
+
+
+def _split(text: str, example_port: int) -> tuple[str, int | None]:
+    """Return host and port of ``host``, ``host:port``, ``[IPv6]`` or ``[IPv6]:port``: the one place that knows."""
+    found = _HOST_PORT.fullmatch(text)
+    if found is None or (found["ipv6"] is not None and not _is_ipv6(found["ipv6"])):
+        host, _, port = text.rpartition(":")
+        if _is_ipv6(host) and port.isascii() and port.isdigit():
+            raise ValueError(f"an IPv6 address needs brackets, such as [{host}]:{port}")
+        if _is_ipv6(text):
+            raise ValueError(f"an IPv6 address needs brackets, such as [{text}]:{example_port}")
+        raise ValueError("it is no host with a port")
+    port_number = None if found["port"] is None else int(found["port"])
+    if port_number is not None and port_number > MAX_PORT:
+        raise ValueError(f"port {port_number} is above {MAX_PORT}")
+    return found["ipv6"] or found["name"], port_number
 
 
 def join_address(host: str, port: int) -> str:
@@ -107,6 +146,10 @@ def _is_number(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_ipv6(host: str) -> bool:
+    return ":" in host and _IPV6.fullmatch(host) is not None and _is_number(host)
 
 
 def reachable(url: str, address: str) -> str:

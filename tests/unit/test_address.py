@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.address import Endpoints, is_loopback, parse_address, parse_endpoints, reachable
+from strata.address import (
+    Endpoints,
+    is_loopback,
+    join_address,
+    parse_address,
+    parse_endpoints,
+    parse_host,
+    reachable,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +107,78 @@ def test_a_url_that_a_coordinator_tells_is_reached_where_the_coordinator_is(
 def test_a_url_without_host_and_port_is_refused(told: str) -> None:
     with pytest.raises(ValueError, match="use host:port"):
         reachable(told, "10.0.0.5:50051")
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("host:1", "host", 1),
+        ("127.0.0.1:0", "127.0.0.1", 0),
+        ("[::1]:50051", "::1", 50_051),
+        ("[fe80::1%eth0]:65535", "fe80::1%eth0", 65_535),
+        ("strata_coordinator.ml.svc:8080", "strata_coordinator.ml.svc", 8_080),
+    ],
+)
+def test_an_address_is_split_and_joined(address: str, host: str, port: int) -> None:
+    assert split_address(address) == (host, port)
+    assert join_address(host, port) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("::1:50051", r"an IPv6 address needs brackets, such as \[::1\]:50051"),
+        ("fd00::5:8080", r"an IPv6 address needs brackets, such as \[fd00::5\]:8080"),
+        ("::1", r"an IPv6 address needs brackets, such as \[::1\]:50051"),
+        ("fe80::1%eth0:50051", r"such as \[fe80::1%eth0\]:50051"),
+        ("[::1]", "use host:port"),
+        ("[::1%/x]:1", "use host:port"),
+        ("[host]:1", "use host:port"),
+        ("[127.0.0.1]:1", "use host:port"),
+        ("[[::1]]:1", "use host:port"),
+        ("[::1:1", "use host:port"),
+        ("::1]:1", "use host:port"),
+        ("http://host:1", "use host:port"),
+        ("a:1,b:2", "use host:port"),
+        ("user@host:1", "use host:port"),
+        ("ho st:1", "use host:port"),
+        ("host:\u0663", "use host:port"),
+        ("host: 1", "use host:port"),
+        ("host:1\n", "use host:port"),
+        ("host:65536", "use host:port"),
+        ("host:", "use host:port"),
+        (":1", "use host:port"),
+        ("", "use host:port"),
+    ],
+)
+def test_an_address_that_could_mean_two_is_refused_with_the_right_form(address: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        split_address(address)
+
+
+@pytest.mark.parametrize("url", ["grpc://::1:50051", "::1", "stratas://a,fd00::5:1"])
+def test_a_url_with_an_ipv6_address_without_brackets_says_so(url: str) -> None:
+    with pytest.raises(ValueError, match=r"coordinator .* an IPv6 address needs brackets"):
+        parse_endpoints(url)
+
+
+@given(address=st.text(st.sampled_from("ab1:[]./%@ ,"), max_size=12))
+def test_whatever_is_taken_for_an_address_is_written_in_one_way(address: str) -> None:
+    try:
+        host, port = split_address(address)
+    except ValueError:
+        return
+    assert split_address(join_address(host, port)) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"), [("0.0.0.0", "0.0.0.0"), ("::", "::"), ("[::1]", "::1"), ("node-1.example", "node-1.example")]
+)
+def test_a_host_is_taken_with_brackets_and_without(text: str, host: str) -> None:
+    assert parse_host(text) == host
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1:50051", "[::1]:50051", "host:1", "[host]", "http://host", "a,b"])
+def test_a_host_with_a_port_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"use a name or an address without a port, such as 0\.0\.0\.0 or ::1"):
+        parse_host(text)

@@ -125,7 +125,7 @@ def run_coordinator(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: no other command needs gRPC, and loading it takes longer than most of them run.
     from strata import __version__
-    from strata.address import DEFAULT_PORT, join_address, split_address
+    from strata.address import DEFAULT_PORT, join_address, parse_host
     from strata.cluster import Limits
     from strata.config import load_settings
     from strata.coordinator.etcd.target import is_etcd, parse_target
@@ -142,9 +142,10 @@ def run_coordinator(
         strata_insecure=insecure or None,
     )
     try:
-        grpc_address = grpc_address or join_address(listen, DEFAULT_PORT)
-        channel_address = channel_address or join_address(listen, DEFAULT_PORT + 1)
-        http_address = None if no_http else join_address(http_host or listen, http_port)
+        host = parse_host(listen)
+        grpc_address = grpc_address or join_address(host, DEFAULT_PORT)
+        channel_address = channel_address or join_address(host, DEFAULT_PORT + 1)
+        http_address = None if no_http else join_address(parse_host(http_host or listen), http_port)
         config = CoordinatorConfig(
             grpc_address=grpc_address,
             channel_address=channel_address,
@@ -170,8 +171,6 @@ def run_coordinator(
             parse_target(config.state, os.environ)
         if log_level not in LEVELS:
             raise ValueError(f"--log-level {log_level!r}; use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")  # noqa: TRY301
-        for address in (grpc_address, channel_address):
-            split_address(address)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     set_up_logging(level=log_level, as_json=not sys.stderr.isatty() if log_json is None else log_json)

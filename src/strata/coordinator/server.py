@@ -101,6 +101,14 @@ class CoordinatorConfig:
     max_unsent_bytes: int = 1 << 30
     """How many bytes may wait for clients that read slowly; above that, those with most waiting are disconnected."""
 
+    def __post_init__(self) -> None:
+        for address in (self.grpc_address, self.channel_address, self.http_address):
+            if address is not None:
+                split_address(address)
+        for address in (self.advertise_grpc, self.advertise_channel, self.advertise_http):
+            if address is not None and split_address(address)[1] == 0:
+                raise ValueError(f"address {address!r}: nobody is reached at port 0")
+
 
 class Coordinator:
     """A coordinator that serves from entering the ``async with`` block to leaving it.

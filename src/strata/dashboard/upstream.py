@@ -15,7 +15,7 @@ import h11
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from strata.address import MAX_ADDRESSES, Endpoints, host_on_certificate, join_address, split_address
+from strata.address import MAX_ADDRESSES, Endpoints, host_on_certificate, join_address, parse_host_port, split_address
 from strata.client.credentials import Credentials
 from strata.client.dial import HEADER, Dial, describe_tls_error
 from strata.errors import AccessError
@@ -160,10 +160,12 @@ class Upstream:
         return 443 if self._scheme == "https" else 8080
 
     def _address_of(self, host: str, url: str) -> str:
-        parts = urlsplit(f"//{host}")
-        if not parts.hostname or parts.path or parts.query or "@" in host:
-            raise ValueError(f"{url.rpartition('@')[2]!r} is no address of a coordinator; use http://HOST:8080")
-        return join_address(parts.hostname, parts.port or self._default_port)
+        try:
+            return parse_host_port(host, default_port=self._default_port)
+        except ValueError as error:
+            # Not shown: what stands before an @ may be a secret.
+            shown = url.rpartition("@")[2]
+            raise ValueError(f"{shown!r} is no address of a coordinator: {error}; use http://HOST:8080") from None
 
 
 async def _next_event(parser: h11.Connection, reader: asyncio.StreamReader) -> h11.Event | type[h11.PAUSED]:

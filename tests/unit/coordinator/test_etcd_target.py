@@ -27,6 +27,9 @@ def test_a_url_names_endpoints_and_a_prefix() -> None:
         ("etcd://a,/prefix", "names no host"),
         ("etcd://a:x/prefix", "use etcd://host:2379"),
         ("etcd://user:secret@a/prefix", "a password does not belong into a URL"),
+        ("etcd://::1:2379/prefix", r"an IPv6 address needs brackets, such as \[::1\]:2379"),
+        ("etcd://[::1:2379/prefix", "state 'etcd://.*use etcd://host:2379"),
+        ("etcd://a:0/prefix", "use etcd://host:2379"),
         ("etcd://a/prefix?x=1", "use etcd://host:2379,host:2379/prefix"),
     ],
 )

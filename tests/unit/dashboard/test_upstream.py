@@ -209,11 +209,25 @@ def test_a_header_beyond_ascii_is_forwarded_and_breaks_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host", "http://", "http://host:8080/prefix", "http://host:port", "http://a,b/c"]
+    "url",
+    [
+        "ftp://host",
+        "http://",
+        "http://host:8080/prefix",
+        "http://host:port",
+        "http://a,b/c",
+        "http://host:0",
+        "http://[a",
+    ],
 )
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"http://HOST:8080|[Pp]ort"):
+    with pytest.raises(ValueError, match=r"is no address of a coordinator.*use http://HOST:8080"):
         Upstream(url)
+
+
+def test_an_ipv6_address_without_brackets_is_refused_with_the_right_form() -> None:
+    with pytest.raises(ValueError, match=r"an IPv6 address needs brackets, such as \[::1\]:8080"):
+        Upstream("http://::1:8080")
 
 
 def test_a_port_that_is_taken_is_named() -> None:

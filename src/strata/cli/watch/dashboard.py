@@ -28,6 +28,7 @@ def serve_dashboard(
     The coordinator serves the same page at its HTTP port. Use this command where browsers cannot reach the
     coordinator; it stays up while the coordinator is down.
     """
+    from strata.address import parse_host
     from strata.client.credentials import Credentials
     from strata.dashboard.page_server import DashboardServer
     from strata.dashboard.site import Site
@@ -37,6 +38,10 @@ def serve_dashboard(
         upstream = Upstream(coordinator, Credentials.load())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--coordinator") from error
+    try:
+        host = parse_host(host)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--host") from error
     if not Site().is_built:
         sys.stderr.write("strata dashboard: the page is not built; in a clone of the repository: make dashboard\n")
         return 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from strata.address import join_address
+from strata.address import parse_host_port
 from strata.client.credentials import Credentials
 
 DEFAULT_PORT = 2379
@@ -73,7 +73,10 @@ def check_url(url: str) -> None:
 
 
 def _split(url: str) -> tuple[tuple[str, ...], str]:
-    split = urlsplit(url)
+    try:
+        split = urlsplit(url)
+    except ValueError as error:  # a bracket that is not closed
+        raise ValueError(f"state {url!r}: {error}; {EXPECTED}") from error
     prefix = split.path.strip("/")
     if split.scheme not in ("etcd", "etcds") or not prefix or split.query or split.fragment:
         raise ValueError(f"state {url!r}; {EXPECTED}")
@@ -83,14 +86,12 @@ def _split(url: str) -> tuple[tuple[str, ...], str]:
 
 
 def _endpoint(url: str, text: str) -> str:
+    if not text:
+        raise ValueError(f"state {url!r} names no host; {EXPECTED}")
     try:
-        split = urlsplit(f"//{text}")
-        host, port = split.hostname, split.port
+        return parse_host_port(text, default_port=DEFAULT_PORT)
     except ValueError as error:
         raise ValueError(f"state {url!r}: {error}; {EXPECTED}") from error
-    if not host:
-        raise ValueError(f"state {url!r} names no host; {EXPECTED}")
-    return join_address(host, DEFAULT_PORT if port is None else port)
 
 
 def _read(name: str, path: str) -> bytes:
