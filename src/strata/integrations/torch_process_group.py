@@ -10,10 +10,10 @@ import os
 import socket
 import time
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
+from strata.address import parse_endpoints, split_address
 from strata.errors import JobWaitingError, Reconfigure
 from strata.run.loop.run import Run
 
@@ -64,12 +64,11 @@ def _wait_for_round(run: Run, deadline_s: float) -> None:
 
 def _own_address() -> str:
     """Return the address by which the other machines reach this one: that of the way to the coordinator."""
-    url = os.environ.get("COORDINATOR_URL", "")
-    split = urlsplit(url if "://" in url else f"grpc://{url}")
+    host, port = split_address(parse_endpoints(os.environ.get("COORDINATOR_URL") or "127.0.0.1").first)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Nothing is sent: the kernel only chooses the interface.
-            probe.connect((split.hostname or "127.0.0.1", split.port or 50_051))
+            probe.connect((host, port))
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
