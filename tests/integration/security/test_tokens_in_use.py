@@ -1,4 +1,4 @@
-"""Tokens on real sockets: revoked under a worker, hostile, of an issuer, and where their secrets must not be."""
+"""Tokens on real sockets: revoked under a worker, hostile, and where their secrets must not be."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
 
 import grpc
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from strata.client.driver import Driver
 from strata.cluster import commands as c
 from strata.cluster.access import Role
 from strata.cluster.access import administration as t
-from strata.config import OidcRule, OidcSettings
 from strata.coordinator.entry.gate import REFUSED
-from strata.errors import ConfigError, UnauthenticatedError
+from strata.errors import UnauthenticatedError
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.guarded import Guarded, guarding
 from tests.testbed.pace import stretch
-
-AUDIENCE = "strata"
 
 
 @pytest.fixture
@@ -238,158 +230,3 @@ async def test_no_secret_is_in_a_log_event_status_journal_or_metric(
 
 def files_below(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "admin-token"]
-
-
-class Issuer:
-    """An OIDC issuer on this machine, with an RSA and an EC key."""
-
-    def __init__(self) -> None:
-        self.keys: dict[str, Any] = {
-            "rsa": rsa.generate_private_key(public_exponent=65_537, key_size=2_048),
-            "ec": ec.generate_private_key(ec.SECP256R1()),
-        }
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                answer = issuer.answer(self.path)
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(answer).encode())
-
-            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def answer(self, path: str) -> Any:
-        if path.endswith("openid-configuration"):
-            return {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
-        algorithms = {"rsa": jwt.algorithms.RSAAlgorithm, "ec": jwt.algorithms.ECAlgorithm}
-        keys = [
-            {**json.loads(algorithms[kid.partition("-")[0]].to_jwk(key.public_key())), "kid": kid, "use": "sig"}
-            for kid, key in self.keys.items()
-        ]
-        return {"keys": keys}
-
-    def sign(self, kid: str = "rsa", **changes: Any) -> str:
-        claims = {"iss": self.url, "aud": AUDIENCE, "exp": time.time() + 600, "sub": "system:serviceaccount:blue:train"}
-        claims |= {"kubernetes.io": {"namespace": "blue", "serviceaccount": {"name": "train"}}, **changes}
-        claims = {name: value for name, value in claims.items() if value is not None}
-        algorithm = "RS256" if kid.startswith("rsa") else "ES256"
-        return jwt.encode(claims, self.keys[kid], algorithm=algorithm, headers={"kid": kid})
-
-
-@pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    thread = Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
-
-
-@pytest.fixture
-async def federated(tmp_path: Path, issuer: Issuer) -> AsyncIterator[Guarded]:
-    rule = OidcRule(matches="system:serviceaccount:*:train", role="worker", tenant_claim="kubernetes.io/namespace")
-    async with guarding(tmp_path, oidc=OidcSettings(issuer.url, AUDIENCE, (rule,))) as coordinator:
-        yield coordinator
-
-
-@pytest.mark.parametrize("kid", ["rsa", "ec"])
-async def test_a_service_accounts_token_gets_in_as_its_namespace(federated: Guarded, issuer: Issuer, kid: str) -> None:
-    await federated.make_tenant("blue")
-    token = issuer.sign(kid)
-    answer = await federated.call("ConfigureJob", pb.ConfigureJob(job_id="llm", min_workers=1), token)
-    assert isinstance(answer, pb.Done), answer
-    status = await federated.call("GetStatus", pb.GetStatus(), federated.admin)
-    assert [job.job_id for job in status.jobs] == ["blue/llm"]
-    answer = await federated.call("RemoveJob", pb.RemoveJob(job_id="llm"), token)
-    assert answer.code() is grpc.StatusCode.PERMISSION_DENIED
-
-
-async def test_a_key_that_the_issuer_has_just_made_is_asked_for(
-    federated: Guarded, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("strata.coordinator.entry.oidc.MIN_REFRESH_S", 0.0)
-    assert await code_of(federated, issuer.sign()) is grpc.StatusCode.OK
-    issuer.keys["ec-2"] = ec.generate_private_key(ec.SECP256R1())
-    assert await code_of(federated, issuer.sign("ec-2")) is grpc.StatusCode.OK
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"aud": "another"}, "another audience"),
-        ({"iss": "https://evil.example"}, "another issuer"),
-        ({"exp": 1.0}, "expired"),
-        ({"exp": None}, "lacks a claim"),
-        ({"aud": None}, "lacks a claim"),
-        ({"nbf": time.time() + 10_000}, "not valid yet"),
-        ({"sub": "system:serviceaccount:blue:other"}, "no rule"),
-        ({"kubernetes.io": {"namespace": "a/b"}}, "no tenant's name"),
-        ({"kubernetes.io": {"namespace": ["blue", "red"]}}, "no tenant's name"),
-    ],
-)
-async def test_a_token_that_is_not_for_this_is_refused(
-    federated: Guarded, issuer: Issuer, changes: dict[str, Any], words: str
-) -> None:
-    answer = await federated.call("Describe", pb.Describe(), issuer.sign(**changes))
-    assert answer.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert words in answer.details()
-
-
-async def test_no_algorithm_without_a_key_of_the_issuer_is_taken(federated: Guarded, issuer: Issuer) -> None:
-    claims = jwt.decode(issuer.sign(), options={"verify_signature": False})
-    forged = jwt.encode(claims, "", algorithm="none", headers={"kid": "rsa"})
-    symmetric = jwt.encode(claims, "k" * 64, algorithm="HS256", headers={"kid": "rsa"})
-    head, body, _ = issuer.sign().split(".")
-    for token in (forged, symmetric, f"{head}.{body}.", f"{head}.{body}.AAAA"):
-        assert await code_of(federated, token) is grpc.StatusCode.UNAUTHENTICATED
-
-
-async def test_a_key_of_an_unknown_kind_spoils_no_other(tmp_path: Path, issuer: Issuer) -> None:
-    listed = issuer.answer("/keys")["keys"]
-    odd = [{"kty": "OKP", "crv": "X9", "x": "AA", "kid": "odd"}, {"kty": "RSA", "n": "!", "e": "AQAB", "kid": "bad"}]
-    issuer.answer = lambda _: {"keys": [*odd, *listed]}  # type: ignore[method-assign]
-    rule = OidcRule(matches="*", role="worker", tenant="default")
-    settings = OidcSettings(issuer.url, AUDIENCE, (rule,), jwks_url=f"{issuer.url}/keys")
-    async with guarding(tmp_path, oidc=settings) as coordinator:
-        assert await code_of(coordinator, issuer.sign()) is grpc.StatusCode.OK
-
-
-async def test_tokens_with_unknown_keys_hold_up_no_command_while_the_issuer_does_not_answer(
-    federated: Guarded, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await code_of(federated, issuer.sign()) is grpc.StatusCode.OK
-    monkeypatch.setattr("strata.coordinator.entry.oidc.MIN_REFRESH_S", 0.0)
-    monkeypatch.setattr("strata.coordinator.entry.oidc.TIMEOUT_S", stretch(60))
-    asked, go_on = Event(), Event()
-
-    def hang(_: str) -> Any:
-        asked.set()
-        assert go_on.wait(stretch(60))
-        return {"keys": []}
-
-    issuer.answer = hang  # type: ignore[method-assign]
-    issuer.keys["ec-2"] = ec.generate_private_key(ec.SECP256R1())
-    strangers = [asyncio.create_task(code_of(federated, issuer.sign("ec-2"))) for _ in range(40)]
-    try:
-        await asyncio.to_thread(asked.wait, stretch(20))
-        # Durable, so it needs a thread; the strangers still wait for theirs.
-        async with asyncio.timeout(stretch(20)):
-            await federated.make_tenant("blue")
-        assert not any(task.done() for task in strangers)
-    finally:
-        go_on.set()
-    assert set(await asyncio.gather(*strangers)) == {grpc.StatusCode.UNAUTHENTICATED}
-
-
-def test_an_issuer_without_https_elsewhere_is_refused() -> None:
-    from strata.coordinator.entry.oidc import OidcIssuer
-
-    with pytest.raises(ConfigError, match="https://"):
-        OidcIssuer(OidcSettings("http://issuer.example", AUDIENCE, ()))

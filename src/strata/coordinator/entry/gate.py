@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 MAX_REMEMBERED = 10_000
 MAX_WAITING = 500
 SWEEP_S = 0.25
-# The keys of an issuer are asked for every five minutes, and when a token names an unknown one.
-KEYS_TURNS = 1_200
+# The keys of an issuer are asked for this often, and when a token names an unknown one. A key that left the issuer's
+# list counts for so long at most.
+KEYS_S = 300.0
 ADMIN = Principal("admin", DEFAULT_TENANT, Role.ADMIN)
 REFUSED = "access refused"
 """The kind of the events that tell of failed attempts."""
@@ -51,13 +52,17 @@ class Caller:
     address: str
     key: str = ""
     """The id of a token; "=" and a hash for one that no journal knows; nothing where nobody is asked."""
-    ends_s: float | None = None
+    issued: IssuedToken | None = None
+    """What an issuer's token says, which must stay true."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class IssuedToken:
+    """A token of an issuer that was checked: whose it is, when it ends, and which key of the issuer signed it."""
+
     principal: Principal
     ends_s: float
+    signed_by: str
 
 
 @lru_cache(maxsize=MAX_REMEMBERED)
@@ -79,7 +84,7 @@ class Gate:
         self._admin = admin
         self.issuer = issuer
         self.attempts = FailedAttempts()
-        self._remembered: dict[str, _Remembered] = {}
+        self._remembered: dict[str, IssuedToken] = {}
         # Who brought a header before, by its hash: a secret is kept nowhere.
         self._recalled: dict[bytes, tuple[Caller, TokenRecord | None]] = {}
         self._held: dict[Caller, set[Callable[[str], None]]] = {}
@@ -196,7 +201,7 @@ class Gate:
         if caller.key.startswith("="):
             if self._admin is not None and caller.key == f"={self._admin.sha256}":
                 return True
-            return caller.ends_s is not None and caller.ends_s > self._dispatcher.now_s()
+            return caller.issued is not None and self._is_current(caller.issued)
         record = self._dispatcher.cluster.access.token(caller.key)
         return record is not None and record.ended_s(self._dispatcher.now_s()) is None
 
@@ -216,11 +221,12 @@ class Gate:
 
     async def watch(self) -> None:
         """Hang up on connections whose token ends, and keep the issuer's keys fresh, until cancelled."""
-        turns = 0
+        due_s = self._loop.time()
         while True:
-            if self.issuer is not None and turns % KEYS_TURNS == 0:
-                await _finish(self.issuer)
-            turns += 1
+            if self.issuer is not None and self._loop.time() >= due_s:
+                # Not waited for: an issuer that does not answer must not hold up those whose token was revoked.
+                self.issuer.ask_for_keys()
+                due_s = self._loop.time() + KEYS_S
             await asyncio.sleep(SWEEP_S)
             self.sweep()
 
@@ -232,17 +238,21 @@ class Gate:
 
     def _admit_issued(self, issuer: OidcIssuer, token: str, address: str) -> Caller:
         key = f"={hash_secret(token)}"
-        now_s = self._dispatcher.now_s()
         known = self._remembered.get(key)
-        if known is None or known.ends_s <= now_s:
-            principal, ends_s = issuer.check(token)
-            known = _Remembered(principal, ends_s)
+        if known is None or not self._is_current(known):
+            known = issuer.check(token)
             with self._lock:
                 self._remembered.pop(key, None)
                 while len(self._remembered) >= MAX_REMEMBERED:
                     del self._remembered[next(iter(self._remembered))]
                 self._remembered[key] = known
-        return Caller(known.principal, address, key, known.ends_s)
+        return Caller(known.principal, address, key, known)
+
+    def _is_current(self, issued: IssuedToken) -> bool:
+        """Whether a token that was checked would pass again: it has not expired, and its key is still its issuer's."""
+        return (
+            issued.ends_s > self._dispatcher.now_s() and self.issuer is not None and self.issuer.lists(issued.signed_by)
+        )
 
 
 async def _finish(issuer: OidcIssuer) -> None:

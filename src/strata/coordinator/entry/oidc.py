@@ -13,7 +13,9 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +24,7 @@ import jwt
 from strata.address import is_loopback
 from strata.cluster.access import DEFAULT_TENANT, Principal, Role
 from strata.config import OidcRule, OidcSettings
-from strata.coordinator.entry.gate import UnknownKeyError
+from strata.coordinator.entry.gate import IssuedToken, UnknownKeyError
 from strata.errors import ConfigError, ConfigProblem, InvalidIdError, UnauthenticatedError
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,12 @@ MAX_ANSWER_BYTES = 1 << 20
 MAX_NAME = 128
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    jwk: jwt.PyJWK
+    fingerprint: str
+
+
 class OidcIssuer:
     """One issuer and the rules by which its tokens get in. :meth:`check` never waits; :meth:`refresh` does.
 
@@ -46,7 +54,7 @@ class OidcIssuer:
 
     def __init__(self, settings: OidcSettings, *, is_insecure: bool = False) -> None:
         self._settings = settings
-        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys: dict[str, _Key] = {}
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "strata-oidc")
         self._asking: Future[None] | None = None
@@ -56,8 +64,8 @@ class OidcIssuer:
             expected = "an https:// URL: whoever changes its answers on the way could sign any token"
             raise ConfigError([ConfigProblem("STRATA_OIDC_ISSUER", "settings", settings.issuer, expected)])
 
-    def check(self, token: str) -> tuple[Principal, float]:
-        """Return whose token it is and when it ends, or raise UnauthenticatedError, or UnknownKeyError."""
+    def check(self, token: str) -> IssuedToken:
+        """Return whose token it is and for how long, or raise UnauthenticatedError, or UnknownKeyError."""
         try:
             header = jwt.get_unverified_header(token)
             algorithm = header.get("alg")
@@ -66,7 +74,7 @@ class OidcIssuer:
             key = self._find_key(str(header.get("kid", "")))
             claims: dict[str, Any] = jwt.decode(
                 token,
-                key,
+                key.jwk,
                 algorithms=[algorithm],
                 audience=self._settings.audience,
                 issuer=self._settings.issuer,
@@ -77,7 +85,11 @@ class OidcIssuer:
             raise UnauthenticatedError(f"its issuer's token is refused: {_describe(error)}") from None
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise UnauthenticatedError("its token cannot be read") from None
-        return self._admit(claims), float(claims["exp"])
+        return IssuedToken(self._admit(claims), float(claims["exp"]), key.fingerprint)
+
+    def lists(self, fingerprint: str) -> bool:
+        """Whether the issuer named this key when it was asked last."""
+        return any(key.fingerprint == fingerprint for key in self._keys.values())
 
     def ask_for_keys(self) -> Future[None]:
         """Begin to ask the issuer for its keys, or return what is under way: all who wait for it share one question."""
@@ -98,23 +110,31 @@ class OidcIssuer:
                 if found.get("issuer") != self._settings.issuer:
                     raise ValueError(f"it calls itself {found.get('issuer')!r}")  # noqa: TRY301 - told below
                 url = str(found["jwks_uri"])
-            self._keys = self._usable(self._get(url)["keys"])
+            keys = self._usable(self._get(url)["keys"])
+            if not keys:
+                # It could sign nothing, so this is a fault of its answer; to believe it would lock everybody out.
+                raise ValueError("it names no key that can be used")  # noqa: TRY301 - told below
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("the keys of issuer %s cannot be fetched: %s", self._settings.issuer, error)
+            return
+        if gone := self._keys.keys() - keys.keys():
+            names = ", ".join(repr(kid[:40]) for kid in sorted(gone))
+            log.info("issuer %s no longer names %s: tokens signed with it are refused", self._settings.issuer, names)
+        self._keys = keys
 
-    def _usable(self, listed: list[Any]) -> dict[str, jwt.PyJWK]:
+    def _usable(self, listed: list[Any]) -> dict[str, _Key]:
         """Return those of the issuer's keys that tokens may be signed with; one of a new kind spoils no other."""
         keys = {}
         for each in listed:
             if each.get("use", "sig") == "sig" and each.get("kty") in ("RSA", "EC", "OKP"):
                 kid = str(each.get("kid", ""))
                 try:
-                    keys[kid] = jwt.PyJWK(each)
+                    keys[kid] = _Key(jwt.PyJWK(each), _fingerprint(each))
                 except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
                     log.info("key %.40r of issuer %s is not usable: %s", kid, self._settings.issuer, error)
         return keys
 
-    def _find_key(self, kid: str) -> jwt.PyJWK:
+    def _find_key(self, kid: str) -> _Key:
         key = self._keys.get(kid)
         if key is None:
             raise UnknownKeyError
@@ -147,6 +167,12 @@ class OidcIssuer:
             return InvalidIdError.check("tenant", values[0] if len(values) == 1 else "")
         except InvalidIdError:
             raise UnauthenticatedError(f"claim {rule.tenant_claim} of its token is no tenant's name") from None
+
+
+def _fingerprint(listed: dict[str, Any]) -> str:
+    """Return what tells a key from all others, also from another one that was given its name."""
+    public = {name: listed.get(name) for name in ("kid", "kty", "crv", "n", "e", "x", "y")}
+    return sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
 def _values(claims: dict[str, Any], path: str) -> list[str]:
