@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -45,6 +45,9 @@ from strata.errors import NotLeaderError, PortTakenError
 from strata.tracing.traces import NO_TRACES, Tracing
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import journal_pb2 as jp
+
+if TYPE_CHECKING:
+    from strata.coordinator.entry.oidc import OidcIssuer
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +135,10 @@ class Coordinator:
     async def __aenter__(self) -> Self:
         if not self._config.is_insecure:
             self._check_listening(is_open=not self._may_know_tokens())
+        # All that may refuse the start comes before the journal is made, and a new token after it.
+        self._issuer = self._make_issuer()
+        token_file = self._config.admin_token_file
+        self._admin = AdminToken(token_file) if token_file is not None and token_file.expanduser().exists() else None
         async with AsyncExitStack() as stack:
             self.sessions = Sessions()
             budget = UnsentBudget(self._config.max_unsent_bytes)
@@ -160,16 +167,18 @@ class Coordinator:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def _make_gate(self) -> Gate:
-        config = self._config
-        issuer = None
-        if config.oidc is not None:
-            # Imported here, for it brings libraries that nobody else needs.
-            from strata.coordinator.entry.oidc import OidcIssuer
+    def _make_issuer(self) -> OidcIssuer | None:
+        if self._config.oidc is None:
+            return None
+        # Imported here, for it brings libraries that nobody else needs.
+        from strata.coordinator.entry.oidc import OidcIssuer
 
-            issuer = OidcIssuer(config.oidc, is_insecure=config.is_insecure)
-        admin = None if config.admin_token_file is None else AdminToken(config.admin_token_file)
-        gate = Gate(self.dispatcher, admin=admin, issuer=issuer)
+        return OidcIssuer(self._config.oidc, is_insecure=self._config.is_insecure)
+
+    def _make_gate(self) -> Gate:
+        if self._admin is None and self._config.admin_token_file is not None:
+            self._admin = AdminToken(self._config.admin_token_file)
+        gate = Gate(self.dispatcher, admin=self._admin, issuer=self._issuer)
         self._check_listening(is_open=gate.is_open)
         return gate
 

@@ -132,6 +132,27 @@ def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path: Path, options: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_settings_that_are_refused_leave_no_journal_behind(tmp_path: Path) -> None:
+    command = strata("coordinator", "--grpc-address", "127.0.0.1:0", "--channel-address", "127.0.0.1:0", "--no-http")
+    (tmp_path / "token").write_text("too short")
+    refused = run(tmp_path, *command, "--admin-token-file", "token")
+    assert "it holds no token of 24 characters or more" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+    rules = json.dumps([{"claim": "sub", "matches": "*", "role": "worker"}])
+    issuer = {"STRATA_OIDC_ISSUER": "http://issuer.example", "STRATA_OIDC_AUDIENCE": "a", "STRATA_OIDC_RULES": rules}
+    refused = run(tmp_path, *command, "--admin-token-file", "new", **issuer)
+    assert "expected an https:// URL" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_journal_that_is_refused_leaves_no_new_token_behind(tmp_path: Path) -> None:
+    command = strata("coordinator", "--grpc-address", "127.0.0.1:0", "--channel-address", "127.0.0.1:0", "--no-http")
+    (tmp_path / "strata-journal.db").write_text("of another program")
+    refused = run(tmp_path, *command, "--admin-token-file", "new")
+    assert refused.returncode == 1
+    assert "new" not in [path.name for path in tmp_path.iterdir()]
+
+
 def test_a_key_with_a_passphrase_is_refused_and_the_terminal_is_not_asked(tmp_path: Path) -> None:
     files = make_certificates(tmp_path / "tls", hosts=["localhost"], days=1)
     lock(files.key)
