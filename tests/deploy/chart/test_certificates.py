@@ -154,6 +154,23 @@ def test_a_client_secret_that_cannot_be_is_refused_in_words(values: dict[str, An
     assert words in refusal(values)
 
 
+@pytest.mark.parametrize("journal", [{}, ETCD], ids=["sqlite", "etcd"])
+def test_the_certificate_has_every_name_by_which_a_client_is_told_to_come(journal: dict[str, Any]) -> None:
+    """The numbers of pods need not be on it: a client trusts a replica that is a number by the name of its URL."""
+    objects = render(STEADY, MONITORED, journal)
+    kind = "Deployment" if journal else "StatefulSet"
+    coordinator = pod_of(find(objects, kind, "strata-coordinator"))["containers"][0]
+    dashboard = pod_of(find(objects, "Deployment", "strata-dashboard"))["containers"][0]
+    told = [environ(pod_of(find(objects, "Deployment", "strata-worker")))["COORDINATOR_URL"].partition("://")[2]]
+    told += [each.partition("://")[2] for each in dashboard["args"] if each.startswith("--coordinator=")]
+    told += [each.partition("=")[2] for each in coordinator["args"] if each.startswith("--advertise-")]
+    hosts = {each.rpartition(":")[0] for each in told} - {"$(POD_IP)"}
+    (endpoint,) = find(objects, "ServiceMonitor")["spec"]["endpoints"]
+    hosts.add(endpoint["tlsConfig"]["serverName"])
+    assert len(hosts) >= 1
+    assert hosts <= set(find(objects, "Certificate", "strata-tls")["spec"]["dnsNames"])
+
+
 def test_replicas_keep_their_key_too() -> None:
     objects = render(STEADY, MUTUAL, ETCD)
     worker = pod_of(find(objects, "Deployment", "strata-worker"))
