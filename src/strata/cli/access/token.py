@@ -129,4 +129,7 @@ def _row(token: pb.TokenStatus) -> tuple[str, ...]:
 
 
 def _day(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):  # the calendar ends before
+        return "after 9999"
