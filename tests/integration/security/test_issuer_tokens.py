@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,12 +42,20 @@ class Issuer:
             "rsa": rsa.generate_private_key(public_exponent=65_537, key_size=2_048),
             "ec": ec.generate_private_key(ec.SECP256R1()),
         }
+        self.moved: dict[str, str] = {}
+        self.raw = b""
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if issuer.raw:
+                    self.wfile.write(issuer.raw)
+                    return
                 answer = issuer.answer(self.path)
-                self.send_response(200)
+                moved = issuer.moved.get(self.path)
+                self.send_response(200 if moved is None else 302)
+                if moved is not None:
+                    self.send_header("Location", moved)
                 self.end_headers()
                 self.wfile.write(json.dumps(answer).encode())
 
@@ -188,6 +197,28 @@ def test_an_issuer_without_https_elsewhere_is_refused() -> None:
         OidcIssuer(OidcSettings("http://issuer.example", AUDIENCE, ()))
 
 
+@pytest.mark.parametrize("way", ["the list of keys", "a redirect"])
+async def test_keys_are_not_fetched_from_another_machine_without_tls(
+    tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Whoever is on the way could put a key of their own into the answer."""
+    resolve = socket.getaddrinfo
+
+    def resolve_here(host: Any, *rest: Any, **fields: Any) -> Any:
+        return resolve("127.0.0.1" if host == "keys.test" else host, *rest, **fields)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
+    elsewhere = f"http://keys.test:{issuer.server.server_port}/keys"
+    keys = issuer.answer("/keys")
+    found = {"issuer": issuer.url, "jwks_uri": elsewhere if way == "the list of keys" else f"{issuer.url}/moved"}
+    issuer.answer = lambda path: found if path.endswith("configuration") else keys  # type: ignore[method-assign]
+    issuer.moved["/moved"] = elsewhere
+    rule = OidcRule(matches="*", role="worker", tenant="default")
+    async with guarding(tmp_path, oidc=OidcSettings(issuer.url, AUDIENCE, (rule,))) as coordinator:
+        assert await code_of(coordinator, issuer.sign()) is grpc.StatusCode.UNAUTHENTICATED
+    assert "is no https:// URL" in caplog.text
+
+
 async def refetch(guarded: Guarded) -> None:
     """Have the keys fetched as they are every few minutes, and wait for the answer."""
     issuer = guarded.coordinator.gate.issuer
@@ -259,6 +290,30 @@ async def test_an_issuer_that_cannot_name_its_keys_locks_nobody_out(
     await refetch(federated)
     for token in (before, later):
         assert await code_of(federated, token) is grpc.StatusCode.OK
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+        b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe",
+    ],
+    ids=["no HTTP", "cut off", "broken chunks", "deep", "no text"],
+)
+async def test_an_issuer_that_answers_nonsense_locks_nobody_out(federated: Guarded, issuer: Issuer, raw: bytes) -> None:
+    before = issuer.sign("rsa")
+    assert await code_of(federated, before) is grpc.StatusCode.OK
+    issuer.keys["ec-2"] = ec.generate_private_key(ec.SECP256R1())
+    issuer.raw = raw
+    await refetch(federated)
+    assert await code_of(federated, before) is grpc.StatusCode.OK
+    assert await code_of(federated, issuer.sign("ec-2")) is grpc.StatusCode.UNAUTHENTICATED
+    issuer.raw = b""
+    assert await code_of(federated, issuer.sign("ec-2")) is grpc.StatusCode.OK
 
 
 async def test_a_revoked_token_ends_its_connections_while_the_issuer_does_not_answer(

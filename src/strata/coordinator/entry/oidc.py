@@ -12,10 +12,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,12 +39,25 @@ TIMEOUT_S = 5.0
 MIN_REFRESH_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
 MAX_NAME = 128
+# What comes of an issuer that is not there, or whose answer is no HTTP, no JSON, nested without end or of another form.
+_UNUSABLE = (OSError, HTTPException, ValueError, RecursionError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
     jwk: jwt.PyJWK
     fingerprint: str
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect after each URL was checked."""
+
+    def __init__(self, check: Callable[[str], None]) -> None:
+        self._check = check
+
+    def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
+        self._check(arguments[-1])
+        return super().redirect_request(*arguments)
 
 
 class OidcIssuer:
@@ -59,10 +74,16 @@ class OidcIssuer:
         self._thread = ThreadPoolExecutor(1, "strata-oidc")
         self._asking: Future[None] | None = None
         self._refreshed_s = float("-inf")
-        where = urlsplit(settings.jwks_url or settings.issuer)
-        if where.scheme != "https" and not (is_insecure or is_loopback(where.hostname or "")):
+        self._is_insecure = is_insecure
+        if not self._is_safe(settings.jwks_url or settings.issuer):
             expected = "an https:// URL: whoever changes its answers on the way could sign any token"
             raise ConfigError([ConfigProblem("STRATA_OIDC_ISSUER", "settings", settings.issuer, expected)])
+
+    def _is_safe(self, url: str) -> bool:
+        """Whether nobody on the way could change what is answered there."""
+        where = urlsplit(url)
+        is_near = self._is_insecure or is_loopback(where.hostname or "")
+        return where.scheme == "https" or (where.scheme == "http" and is_near)
 
     def check(self, token: str) -> IssuedToken:
         """Return whose token it is and for how long, or raise UnauthenticatedError, or UnknownKeyError."""
@@ -108,13 +129,13 @@ class OidcIssuer:
             if url is None:
                 found = self._get(f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration")
                 if found.get("issuer") != self._settings.issuer:
-                    raise ValueError(f"it calls itself {found.get('issuer')!r}")  # noqa: TRY301 - told below
+                    raise ValueError(f"it calls itself {found.get('issuer')!r}")
                 url = str(found["jwks_uri"])
             keys = self._usable(self._get(url)["keys"])
             if not keys:
                 # It could sign nothing, so this is a fault of its answer; to believe it would lock everybody out.
-                raise ValueError("it names no key that can be used")  # noqa: TRY301 - told below
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError("it names no key that can be used")
+        except _UNUSABLE as error:
             log.warning("the keys of issuer %s cannot be fetched: %s", self._settings.issuer, error)
             return
         if gone := self._keys.keys() - keys.keys():
@@ -141,15 +162,22 @@ class OidcIssuer:
         return key
 
     def _get(self, url: str) -> Any:
-        if not url.startswith(("https://", "http://")):
-            raise ValueError(f"{url!r} is no URL of a web server")
+        self._refuse_unsafe(url)
         request = urllib.request.Request(url)  # noqa: S310 - http and https
         if self._settings.token_file is not None:
             token = self._settings.token_file.read_text().strip()
             request.add_unredirected_header("Authorization", f"Bearer {token}")
-        context = ssl.create_default_context(cafile=self._settings.ca) if url.startswith("https://") else None
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310
+        context = ssl.create_default_context(cafile=self._settings.ca)
+        opener = urllib.request.build_opener(
+            _Redirects(self._refuse_unsafe), urllib.request.HTTPSHandler(context=context)
+        )
+        with opener.open(request, timeout=TIMEOUT_S) as response:
             return json.loads(response.read(MAX_ANSWER_BYTES))
+
+    def _refuse_unsafe(self, url: str) -> None:
+        """Raise ValueError for a URL that the issuer names and that must not be asked."""
+        if not self._is_safe(url):
+            raise ValueError(f"{url!r} is no https:// URL")
 
     def _admit(self, claims: dict[str, Any]) -> Principal:
         for rule in self._settings.rules:
