@@ -96,6 +96,9 @@ class ChannelTransport:
                     # A proxy or a redirect would learn the token.
                     max_redirects=0,
                 )
+            if transport.is_disconnected:
+                # With TLS 1.3 a client that is refused learns it after its own half of the handshake.
+                raise TransportLostError(f"{url}: the coordinator closed the connection")
             is_open = True
         except (OSError, WSError, TimeoutError) as error:
             raise TransportLostError(f"{url}: {type(error).__name__} {error}") from error

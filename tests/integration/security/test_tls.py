@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from strata.client.credentials import Credentials
 from strata.client.description import describe as describe_coordinator
 from strata.client.dial import Dial
 from strata.client.driver import Driver
@@ -156,6 +157,51 @@ async def test_mutual_tls_lets_in_only_who_has_a_certificate(tmp_path: Path, mon
             monkeypatch.setenv("STRATA_TLS_KEY", str(key))
             with pytest.raises(UntrustedCoordinatorError, match="STRATA_TLS_CERT and STRATA_TLS_KEY"):
                 await asyncio.to_thread(describe, guarded.url)
+
+
+@pytest.mark.parametrize("fault", [None, "no certificate", "another authority's", "a server's", "expired"])
+async def test_mutual_tls_is_asked_for_on_every_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    async with guarding(tmp_path, mutual=True, tls=True) as guarded:
+        assert guarded.files is not None
+        files = guarded.files
+        pair = files.client_cert, files.client_key
+        if fault == "another authority's":
+            other = make_certificates(tmp_path / "other", hosts=["127.0.0.1"], days=1)
+            pair = other.client_cert, other.client_key
+        elif fault == "a server's":
+            pair = files.cert, files.key
+        elif fault == "expired":
+            shutil.copytree(files.folder, tmp_path / "same")
+            old = make_certificates(tmp_path / "same", hosts=["127.0.0.1"], days=0)
+            pair = old.client_cert, old.client_key
+        trust(monkeypatch, guarded, files.ca)
+        if fault != "no certificate":
+            monkeypatch.setenv("STRATA_TLS_CERT", str(pair[0]))
+            monkeypatch.setenv("STRATA_TLS_KEY", str(pair[1]))
+        for port in ports(guarded):
+            is_answered = await asyncio.to_thread(ask_raw, port, guarded.admin) != b""
+            assert is_answered is (fault is None)
+        if fault is None:
+            return
+        with pytest.raises(TransportLostError):
+            await ChannelTransport.connect(f"wss://127.0.0.1:{guarded.coordinator.channel_port}", Dial.to(guarded.url))
+
+
+def ask_raw(port: int, token: str) -> bytes:
+    """Return what a port answers to a request of HTTP that has the token and the certificate of the settings."""
+    context = Credentials.load().ssl_context()
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=stretch(10)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            secured.sendall(f"GET /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+            return secured.recv(1_000)
+    except (ssl.SSLError, ConnectionError):
+        return b""
 
 
 async def test_a_port_that_is_not_what_the_address_says_is_told_from_one_where_nobody_is(
