@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from strata.address import MAX_ADDRESSES, Endpoints, host_on_certificate, join_address, parse_host_port, split_address
 from strata.client.credentials import Credentials
-from strata.client.dial import HEADER, Dial, describe_tls_error
+from strata.client.dial import HEADER, NO_CERTIFICATE, Dial, describe_tls_error
 from strata.errors import AccessError
 
 CONNECT_S: Final = 5.0
@@ -129,8 +129,13 @@ class Upstream:
                 head = await _next_event(parser, reader)
         except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
             writer.close()
-            reason = "it does not speak HTTP; give its HTTP port, 8080 by default"
-            return reason if isinstance(error, h11.RemoteProtocolError) else str(error) or "no answer"
+            if not isinstance(error, h11.RemoteProtocolError):
+                return str(error) or "no answer"
+            # Closed without a byte, as a coordinator does with TLS 1.3 whose client has no certificate that it trusts.
+            is_silent = parser.trailing_data == (b"", True)
+            return (
+                NO_CERTIFICATE if tls and is_silent else "it does not speak HTTP; give its HTTP port, 8080 by default"
+            )
         assert isinstance(head, h11.Response)
         return _Answer(head, parser, reader, writer)
 

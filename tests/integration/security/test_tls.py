@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from strata.client.credentials import Credentials
 from strata.client.description import describe as describe_coordinator
@@ -21,6 +22,7 @@ from strata.client.unary import ask
 from strata.cluster import commands as c
 from strata.cluster.access import Role
 from strata.coordinator.entry.certificates import CertificateFiles, make_certificates
+from strata.dashboard.upstream import Upstream
 from strata.errors import CoordinatorLostError, UntrustedCoordinatorError
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.guarded import Guarded, guarding
@@ -187,6 +189,19 @@ async def test_mutual_tls_is_asked_for_on_every_port(
             return
         with pytest.raises(TransportLostError):
             await ChannelTransport.connect(f"wss://127.0.0.1:{guarded.coordinator.channel_port}", Dial.to(guarded.url))
+
+
+async def test_a_dashboard_without_a_certificate_is_told_that_it_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with guarding(tmp_path, mutual=True, tls=True) as guarded:
+        assert guarded.files is not None
+        trust(monkeypatch, guarded, guarded.files.ca)
+        upstream = Upstream(guarded.http_url, Credentials.load())
+        where = {"path": "/api/jobs", "raw_path": b"/api/jobs", "query_string": b"", "server": ("page", 80)}
+        answer = await upstream.forward(Request({"type": "http", "method": "GET", "headers": [], **where}))
+        assert answer.status_code == 502
+        assert b"STRATA_TLS_CERT and STRATA_TLS_KEY" in answer.body
 
 
 def ask_raw(port: int, token: str) -> bytes:
