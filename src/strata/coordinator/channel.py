@@ -366,6 +366,8 @@ async def serve_channel(
             log.warning("a channel is refused: %d are open", max_channels)
             response = WSUpgradeResponse.create_error_response(HTTPStatus.SERVICE_UNAVAILABLE, refusal)
             return WSUpgradeResponseWithListener(response, None)
+        if gate.is_open and "origin" in request.headers:  # any web page may open a WebSocket to this machine
+            return _Refused(gate, "a web page may not open a channel")
         try:
             caller = gate.admit(request.headers.get("authorization"), "")
             check_call(caller.principal, "Channel")
