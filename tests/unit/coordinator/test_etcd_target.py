@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from strata.coordinator.etcd.target import parse_target
+from strata.coordinator.journal import check_state
 from strata.errors import TokenFileError
 
 
@@ -36,6 +37,23 @@ def test_a_url_names_endpoints_and_a_prefix() -> None:
 def test_a_url_that_cannot_be_used_says_what_to_write(url: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_target(url, {})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://user:hunter2@a:2379",
+        "etcd://user:hunter2@[::1/p",
+        "etcds://user:hunter2@a/p?x=1",
+        "ETCD://user:hunter2@a/p",
+        "redis://user:hunter2@a/1",
+        "sqlite://user:hunter2@a/p",
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match=r"password|\.\.\.@") as caught:
+        check_state(url)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_secrets_come_from_files_and_are_not_shown(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def check_url(url: str) -> None:
 
 
 def _split(url: str) -> tuple[tuple[str, ...], str]:
+    if "@" in url:  # before any error that shows the URL
+        raise ValueError("a password does not belong into a URL; set STRATA_ETCD_USER and STRATA_ETCD_PASSWORD_FILE")
     try:
         split = urlsplit(url)
     except ValueError as error:  # a bracket that is not closed
@@ -80,8 +82,6 @@ def _split(url: str) -> tuple[tuple[str, ...], str]:
     prefix = split.path.strip("/")
     if split.scheme not in ("etcd", "etcds") or not prefix or split.query or split.fragment:
         raise ValueError(f"state {url!r}; {EXPECTED}")
-    if "@" in split.netloc:
-        raise ValueError("a password does not belong into a URL; set STRATA_ETCD_USER and STRATA_ETCD_PASSWORD_FILE")
     return tuple(_endpoint(url, each) for each in split.netloc.split(",")), prefix
 
 

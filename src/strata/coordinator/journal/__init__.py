@@ -46,4 +46,6 @@ def check_state(url: str) -> None:
     if is_etcd(url):
         check_url(url)
     elif url != "memory://" and (not url.startswith("sqlite:///") or url == "sqlite:///"):
-        raise ValueError(f"state {url!r}; use sqlite:///path/to/file, etcd://host:2379/prefix or memory://")
+        # What stands before an @ may be a secret.
+        shown = f"...@{url.rpartition('@')[2]}" if "@" in url else url
+        raise ValueError(f"state {shown!r}; use sqlite:///path/to/file, etcd://host:2379/prefix or memory://")
