@@ -66,7 +66,7 @@ class Upstream:
             scheme, rest = "http", url
         hosts = rest.removesuffix("/").split(",")
         if scheme not in ("http", "https") or len(hosts) > MAX_ADDRESSES:
-            raise ValueError(f"{url!r} is no address of a coordinator; use http://HOST:8080")
+            raise ValueError(f"{_shown(url)!r} is no address of a coordinator; use http://HOST:8080")
         self._scheme = scheme
         self._addresses = list(dict.fromkeys(self._address_of(host, url) for host in hosts))
         self.url = f"{scheme}://{','.join(self._addresses)}"
@@ -168,9 +168,12 @@ class Upstream:
         try:
             return parse_host_port(host, default_port=self._default_port)
         except ValueError as error:
-            # Not shown: what stands before an @ may be a secret.
-            shown = url.rpartition("@")[2]
-            raise ValueError(f"{shown!r} is no address of a coordinator: {error}; use http://HOST:8080") from None
+            raise ValueError(f"{_shown(url)!r} is no address of a coordinator: {error}; use http://HOST:8080") from None
+
+
+def _shown(url: str) -> str:
+    """Return what an error may show of a URL: what stands before an @ may be a secret."""
+    return url.rpartition("@")[2]
 
 
 async def _next_event(parser: h11.Connection, reader: asyncio.StreamReader) -> h11.Event | type[h11.PAUSED]:

@@ -225,6 +225,13 @@ def test_an_address_that_cannot_be_is_refused(url: str) -> None:
         Upstream(url)
 
 
+@pytest.mark.parametrize("url", ["http://user:hunter2@host:8080", "ftp://user:hunter2@host", "http://a,user:hunter2@b"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a coordinator") as caught:
+        Upstream(url)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_an_ipv6_address_without_brackets_is_refused_with_the_right_form() -> None:
     with pytest.raises(ValueError, match=r"an IPv6 address needs brackets, such as \[::1\]:8080"):
         Upstream("http://::1:8080")
