@@ -122,6 +122,8 @@ def close_at_exit(owner: Any) -> None:
     # save could not be finished. This is where concurrent.futures itself registers.
     register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
     register(_close_all)
+    # A forked child has none of the threads: what it would wait for never ends there.
+    os.register_at_fork(after_in_child=_at_exit.clear)
 
 
 def _close_all() -> None:

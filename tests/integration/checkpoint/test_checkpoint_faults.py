@@ -203,6 +203,38 @@ sys.exit(os.waitstatus_to_exitcode(status))
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("child", ["sys.exit(7)", "os._exit(leave(manager))"], ids=["at exit", "of a block"])
+def test_a_forked_process_does_not_wait_for_the_saves_of_its_parent(tmp_path: Path, child: str) -> None:
+    script = """
+import asyncio, os, sys
+from strata.checkpoint import CheckpointManager
+from strata.storage import MemoryStorage
+def leave(manager):
+    with manager:
+        return 7
+class HeldStorage(MemoryStorage):
+    is_held = True
+    async def write_new(self, path, data):
+        while self.is_held:
+            await asyncio.sleep(0.01)
+        await super().write_new(path, data)
+storage = HeldStorage()
+with CheckpointManager(storage=storage) as manager:
+    save = manager.save_background(b"x", 1)
+    child = os.fork()
+    if child == 0:
+        CHILD
+    _, status = os.waitpid(child, 0)
+    assert not save.done()
+    storage.is_held = False
+    save.result()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    script = script.replace("CHILD", child)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=stretch(20))
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 def test_a_large_blocking_save_is_written_while_it_is_staged_and_comes_back(tmp_path: Path) -> None:
     state = {f"w{number}": np.arange(3_000_001) + number for number in range(5)}
     state["strided"] = np.arange(2_000_000).reshape(1000, 2000).T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -23,6 +24,12 @@ class BackgroundWork:
         self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
         self.is_closed = False
+        self._pid = os.getpid()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process runs it: a forked child has none of the threads, and waits for nothing."""
+        return self._pid == os.getpid()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine; the future belongs to whoever asked."""

@@ -186,8 +186,8 @@ class Saver:
             )
 
     def close(self, timeout_s: float | None) -> None:
-        """Take no more work, wait for what is pending, and let go of threads and memory."""
-        if self._work.is_closed:
+        """Take no more work, wait for what is pending, and let go of threads and memory; not in a forked child."""
+        if self._work.is_closed or not self._work.is_own:
             return
         self._work.refuse_more()
         deadline_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
