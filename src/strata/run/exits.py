@@ -14,25 +14,31 @@ HUNG = 87
 
 
 class Stopped(SystemExit):
-    """SIGTERM ended the training loop before the training was over. Uncaught, the process exits with code 143.
+    """SIGTERM ended the training loop before the training was over. The process exits with code 143.
 
     ``step`` is the last step that was done, and ``is_saved`` says whether a checkpoint of it is committed. It is a
-    SystemExit, so that code after the loop does not run on a half-trained model.
+    SystemExit, so that code after the loop does not run on a half-trained model. A script that catches it exits with
+    143 all the same, unless it calls :meth:`mark_handled`.
     """
 
     def __init__(self, step: int, *, is_saved: bool) -> None:
         self.step = step
         self.is_saved = is_saved
+        self.is_handled = False
         super().__init__(PREEMPTED)
+
+    def mark_handled(self) -> None:
+        """Let the script choose the exit code of the process; with 0, launchers take the training for finished."""
+        self.is_handled = True
 
     def __str__(self) -> str:
         saved = "which is saved" if self.is_saved else "which is not saved; the next start goes on from the one before"
         return f"stopped by SIGTERM after step {self.step}, {saved}"
 
 
-def goodbye_at_exit() -> tuple[Cause, str]:
+def goodbye_at_exit(stopped: Stopped | None) -> tuple[Cause, str]:
     """Return the same for a script that ended without closing its run, as far as the interpreter knows."""
-    error = getattr(sys, "last_value", None)
+    error = getattr(sys, "last_value", None) or stopped
     return (Cause.LEFT, "exited without close") if error is None else goodbye_of(error)
 
 

@@ -55,6 +55,11 @@ class JobFolder:
         if self.lives.is_dir():
             (self.lives / worker_id).write_text(STOPPED)
 
+    def discard_stop(self, *, worker_id: str) -> None:
+        """Let the launcher take the exit code of the script as it is."""
+        if self.lives.is_dir():
+            (self.lives / worker_id).write_text("")
+
     @property
     def journal(self) -> Path:
         """The journal of a standalone coordinator."""

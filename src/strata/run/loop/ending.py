@@ -14,7 +14,7 @@ from strata.run.team.protocol import MEET_TIMEOUT_S
 if TYPE_CHECKING:
     from strata.checkpoint import SaveHandle
     from strata.run.data.run_dataset import RunDataset
-    from strata.run.job_folder import JobFolder
+    from strata.run.exit_code import ExitCode
     from strata.run.loop.run import Run
     from strata.run.loop.schedule import Schedule
     from strata.run.loop.state import State
@@ -30,14 +30,14 @@ class Ending:
     """Decides for one loop when it is over, and sees its last save through."""
 
     def __init__(
-        self, run: Run, schedule: Schedule, team: Team, waits: Waits, stop: StopSignal, folder: JobFolder
+        self, run: Run, schedule: Schedule, team: Team, waits: Waits, stop: StopSignal, exit_code: ExitCode
     ) -> None:
         self._run = run
         self._schedule = schedule
         self._team = team
         self._waits = waits
         self._stop = stop
-        self._folder = folder
+        self._exit_code = exit_code
         self.stopped: Stopped | None = None
         """What ended the loop, also where the script has caught it."""
         self._generation: int | None = None
@@ -87,6 +87,11 @@ class Ending:
         """Whether SIGTERM came."""
         return self._stop.is_set()
 
+    def check_stop(self) -> None:
+        """Raise Stopped if SIGTERM came: for a worker that waits and has no step to finish."""
+        if self._stop.is_set():
+            self.stop()
+
     def is_over_without_data(self, dataset: RunDataset) -> bool:
         """Whether all workers are without data, now that this one is."""
         schedule = self._schedule
@@ -107,7 +112,7 @@ class Ending:
         is_saved = is_saved or run.step_number == run.restored_step
         self.stopped = Stopped(run.step_number, is_saved=is_saved)
         log.warning("%s", self.stopped)
-        self._folder.note_stop(worker_id=run.worker_id)
+        self._exit_code.note_stop(self.stopped)
         raise self.stopped
 
     def finish(self, state: State) -> None:

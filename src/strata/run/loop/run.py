@@ -26,6 +26,7 @@ from strata.errors import (
     StrataError,
 )
 from strata.run.data.datasets import Datasets, count_steps
+from strata.run.exit_code import ExitCode
 from strata.run.exits import Stopped, goodbye_at_exit, goodbye_of
 from strata.run.job_folder import JobFolder
 from strata.run.loop.cadence import Cadence
@@ -77,15 +78,14 @@ class Run:
         watchdog_s: float | None = None,
         log_to: str | None = None,
     ) -> None:
-        self._team = team
-        self._datasets = Datasets()
+        self._team, self._datasets = team, Datasets()
         self._stop = StopSignal()
         self._waits = waits
         self._monitor = monitor
-        self._rank_info = team.enter(self._stop.is_set)
+        self._rank_info = team.enter()
         self._schedule = Schedule(team, cadence, self._rank_info)
         self._agreement = StopAgreement(team, waits, self._stop)
-        self._ending = Ending(self, self._schedule, team, waits, self._stop, folder)
+        self._ending = Ending(self, self._schedule, team, waits, self._stop, ExitCode(folder, worker_id=worker_id))
         self._watchdog = Watchdog(
             team,
             waits,
@@ -106,8 +106,6 @@ class Run:
         self._lazy_saves = LazySaves(checkpoints)
         # After the client's own: what is registered last is called first, and the client is still there to say why.
         atexit.register(self._close_at_exit)
-
-    # Who this is
 
     @property
     def rank(self) -> int:
@@ -141,7 +139,7 @@ class Run:
 
     def refresh(self) -> None:
         """Take this worker's place in the present generation, when the job has as many workers as it needs."""
-        self._rank_info = self._team.enter(self._stop.is_set)
+        self._rank_info = self._team.enter(self._ending.check_stop)
         self._schedule.enter(self._rank_info)
 
     def bind(self) -> None:
@@ -301,6 +299,8 @@ class Run:
         if self._is_closed or self._pid != os.getpid():  # a child that was forked is no worker
             return
         self._is_closed = True
+        if cause is Cause.FINISHED and self._ending.stopped is not None:  # the script has caught it
+            cause, reason = goodbye_of(self._ending.stopped)
         atexit.unregister(self._close_at_exit)
         self._agreement.leave()
         self._watchdog.disarm()
@@ -329,12 +329,12 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         timeout_s = MEET_TIMEOUT_S if error is None or isinstance(error, Stopped) else ABANDON_S
-        cause, reason = goodbye_of(error or self._ending.stopped)
+        cause, reason = goodbye_of(error)
         self.close(timeout_s=timeout_s, reason=reason, cause=cause)
 
     def _close_at_exit(self) -> None:
         """The script ended without closing its run: say why, as far as that is known."""
-        cause, reason = goodbye_at_exit()
+        cause, reason = goodbye_at_exit(self._ending.stopped)
         self.close(timeout_s=ABANDON_S, reason=reason, cause=cause)
 
     def __repr__(self) -> str:

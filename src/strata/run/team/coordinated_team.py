@@ -27,7 +27,6 @@ from strata.errors import (
     StrataError,
     WorldSizeError,
 )
-from strata.run.exits import Stopped
 from strata.run.team.dataset_options import compare_options
 from strata.run.team.global_batches import cut_blocks
 from strata.run.team.host import describe_host
@@ -145,15 +144,15 @@ class CoordinatedTeam:
             return ""
         return view.name(view.barriers.get(barrier, ()))
 
-    def enter(self, is_stop_requested: Callable[[], bool]) -> RankInfo:
+    def enter(self, check_stop: Callable[[], None] = lambda: None) -> RankInfo:
         """Return the rank_info in the present generation, when the job has as many workers as it needs."""
         self._told = f"the coordinator at {self._url}"
         with self._waits.waiting(
             f"job {self._job_id} gathers its workers", whom=lambda: self._told, timeout_s=self._timeout_s
         ):
-            return self._enter(is_stop_requested)
+            return self._enter(check_stop)
 
-    def _enter(self, is_stop_requested: Callable[[], bool]) -> RankInfo:
+    def _enter(self, check_stop: Callable[[], None]) -> RankInfo:
         deadline_s = time.monotonic() + self._timeout_s
         gathered_s = time.monotonic() + GATHER_S
         self._reports.clear()
@@ -173,8 +172,7 @@ class CoordinatedTeam:
             if not missing:
                 return reply.rank_info
             self._told = f"{missing} more workers ({reply.world_size} of {reply.world_size + missing} are here)"
-            if is_stop_requested():
-                raise Stopped(0, is_saved=True)
+            check_stop()
             if time.monotonic() > deadline_s:
                 raise JobWaitingError(self._job_id, missing=missing, min_workers=needed)
             self._pause(deadline_s)

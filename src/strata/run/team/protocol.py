@@ -109,10 +109,10 @@ class Team(Protocol):
         """Whether any worker of this generation was told to stop."""
         ...
 
-    def enter(self, is_stop_requested: Callable[[], bool]) -> RankInfo:
+    def enter(self, check_stop: Callable[[], None] = lambda: None) -> RankInfo:
         """Return the rank_info in the present generation, when the job has as many workers as it needs.
 
-        A worker that is told to stop while it waits ends its process.
+        ``check_stop`` is called while it waits, and raises Stopped if this worker was told to stop.
         """
         ...
 

@@ -1,0 +1,218 @@
+"""A stopped worker does not look finished: its process exits with 143, whoever started it and whatever it catches."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from strata.client.unary import configure_job
+from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.pace import stretch
+from tests.testbed.process import end, start
+
+pytestmark = pytest.mark.timeout(150)
+
+SCRIPT = """
+import atexit, multiprocessing, os, sys, time
+from pathlib import Path
+import numpy as np
+import strata
+
+folder = Path(sys.argv[1])
+
+def train(run):
+    state = {"steps": np.zeros(1, np.int64)}
+    for step in run.steps(state, until=1000):
+        with step:
+            state["steps"] += 1
+            if step.number == 3:
+                os.kill(os.getpid(), 15)
+            time.sleep(0.01)
+    print("finished")
+
+def main():
+    run = strata.join(checkpoints=folder / "c", save_every="1000 steps", local="--local" in sys.argv)
+    atexit.register(print, "at exit", flush=True)
+BODY
+    print("after the loop", flush=True)
+
+if __name__ == "__main__":  # a spawned child imports this file
+    left_open = (folder / "left open").open("w")
+    left_open.write("flushed")
+    main()
+"""
+BARE = """
+try:
+    train(run)
+except BaseException:
+    pass
+"""
+CLOSED = (
+    BARE
+    + """
+run.close()
+"""
+)
+WITH = """
+with run:
+    try:
+        train(run)
+    except strata.Stopped:
+        pass
+"""
+EXITED = """
+with run:
+    try:
+        train(run)
+    except SystemExit:
+        print("after the loop", flush=True)
+        sys.exit(0)
+"""
+FORKED = """
+try:
+    train(run)
+except SystemExit:
+    child = os.fork()
+    if not child:
+        sys.exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    child = multiprocessing.get_context("spawn").Process(target=print)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+"""
+HANDLED = """
+with run:
+    try:
+        train(run)
+    except strata.Stopped as stopped:
+        stopped.mark_handled()
+"""
+FAILED = """
+with run:
+    try:
+        train(run)
+    except BaseException:
+        print("after the loop", flush=True)
+        raise KeyError("an error of the script")
+"""
+
+
+def run_script(folder: Path, body: str, *options: str, launcher: tuple[str, ...] = (), url: str = "") -> int:
+    """Run a script whose worker is stopped after step 3; return its exit code."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT.replace("BODY", textwrap.indent(body, "    ")))
+    with start(
+        [sys.executable, *launcher, script, folder, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COORDINATOR_URL": url},
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=stretch(100))
+        finally:
+            process.kill()
+    assert "stopped by SIGTERM after step" in said, said
+    assert "after the loop" in said, said
+    assert "finished" not in said, said
+    assert (folder / "left open").read_text() == "flushed"
+    code: int = process.returncode
+    return code
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param(BARE, 143, id="caught"),
+        pytest.param(WITH, 143, id="caught in the block"),
+        pytest.param(EXITED, 143, id="exited with 0"),
+        pytest.param(FORKED, 143, id="with children"),
+        pytest.param(HANDLED, 0, id="marked as handled"),
+        pytest.param(FAILED, 1, id="failed afterwards"),
+    ],
+)
+def test_the_exit_code_says_preempted_whatever_the_script_does(tmp_path: Path, body: str, code: int) -> None:
+    assert run_script(tmp_path, body, "--local") == code
+
+
+@pytest.mark.parametrize("body", [BARE, CLOSED, WITH], ids=["left open", "closed", "block"])
+def test_a_hidden_stop_is_a_preemption_for_the_coordinator_too(tmp_path: Path, body: str) -> None:
+    coordinator = CoordinatorProcess(tmp_path)
+    with coordinator.serving():
+        assert run_script(tmp_path, body, url=coordinator.url) == 143
+        events = httpx.get(f"{coordinator.http_url}/api/events").text
+    assert "was preempted" in events, events
+
+
+@pytest.mark.part("torch")
+@pytest.mark.xdist_group("whole runs")
+def test_torchrun_sees_that_a_worker_hid_its_stop(tmp_path: Path) -> None:
+    coordinator = CoordinatorProcess(tmp_path)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--max-restarts=0")
+    with coordinator.serving():
+        assert run_script(tmp_path, WITH, launcher=launcher, url=coordinator.url) != 0
+
+
+def test_a_stop_that_was_handled_ends_a_standalone_job(tmp_path: Path) -> None:
+    launcher = ("-m", "strata", "run", "--standalone", "--max-restarts", "0")
+    assert run_script(tmp_path, HANDLED, launcher=launcher) == 0
+
+
+WAITING = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import strata
+
+def main():
+    state = {"steps": np.zeros(1, np.int64)}
+    with strata.join(checkpoints=Path(sys.argv[1]) / "c", save_every="5 steps") as run:
+        for step in run.steps(state, until=100_000):
+            with step:
+                run.barrier(f"step {step.number}")
+                state["steps"] += 1
+                print("step", step.number, flush=True)
+                time.sleep(0.01)
+
+main()
+"""
+
+
+def test_a_worker_that_waits_for_others_can_be_stopped_and_says_which_step_it_did_last(tmp_path: Path) -> None:
+    coordinator = CoordinatorProcess(tmp_path)
+    (tmp_path / "train.py").write_text(WAITING)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COORDINATOR_URL": coordinator.url, "WORLD_SIZE": "2"}
+    with ExitStack() as stack:
+        stack.enter_context(coordinator.serving())
+        configure_job(coordinator.url, "default", min_workers=2, max_workers=2)
+        workers = [
+            start(
+                [sys.executable, tmp_path / "train.py", tmp_path],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**environment, "RANK": str(rank)},
+            )
+            for rank in range(2)
+        ]
+        for worker in workers:
+            stack.callback(end, worker)
+        lost, left = workers
+        assert left.stdout is not None
+        next(line for line in left.stdout if line.startswith("step 12"))
+        lost.kill()
+        next(line for line in left.stdout if "waiting for" in line and "1 more worker" in line)
+        left.send_signal(signal.SIGTERM)
+        said, _ = left.communicate(timeout=stretch(50))
+    assert left.returncode == 143, said
+    assert re.search(r"stopped by SIGTERM after step [1-9]\d+", said), said
