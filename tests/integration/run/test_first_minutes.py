@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from strata.demo.samples import make_dataset
+from tests.testbed import mounts
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
+from tests.testbed.parts import require_root
 from tests.testbed.process import start
 
 pytestmark = pytest.mark.timeout(200)
@@ -128,6 +130,18 @@ with strata.join(checkpoints="checkpoints", save_every="1000 steps") as run:
                 print("ready", flush=True)
 print("exported")
 """
+
+
+def test_a_disk_that_is_full_at_the_first_save_ends_the_job_with_that_cause(folder: Path) -> None:
+    require_root()
+    with mounts.ext4(folder / "small", size_bytes=8 << 20) as small:
+        (small / "filler").write_bytes(bytes(4 << 20))
+        script = TRAIN.replace("np.zeros(1)", "np.zeros(1 << 20)")
+        assert script != TRAIN
+        (folder / "large.py").write_text(script)
+        done = strata(folder, "run", "--standalone", "--nproc", "2", "large.py", "small/checkpoints")
+    assert done.returncode == 1
+    assert re.search(r"failed: the same error came twice.*\n  first cause: .*No space left on device", done.stderr)
 
 
 def test_a_job_that_is_preempted_saves_its_last_step_and_does_not_look_finished(folder: Path) -> None:

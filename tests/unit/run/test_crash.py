@@ -77,6 +77,20 @@ def test_the_same_error_twice_in_a_row_before_any_step_is_enough() -> None:
     assert isinstance(decide(restarts, ended("b")), GiveUp)
 
 
+def test_random_names_and_addresses_make_no_other_error() -> None:
+    restarts = Restarts(RestartPolicy(), min_workers=2)
+    assert isinstance(decide(restarts, ended("step_0/model-1-of-2.33a36565.safetensors: full")), Restart)
+    assert isinstance(decide(restarts, ended("step_0/model-1-of-2.8081d7e6.safetensors: full")), GiveUp)
+    assert isinstance(decide(restarts, ended("<Thing at 0x7f01>", worker=1)), Restart)
+    assert isinstance(decide(restarts, ended("<Thing at 0x7f02>", worker=1)), GiveUp)
+
+
+def test_a_save_that_another_worker_aborted_is_no_error_of_this_one() -> None:
+    restarts = Restarts(RestartPolicy(), min_workers=2)
+    for _ in range(3):
+        assert isinstance(decide(restarts, ended("a", name="strata.errors.CheckpointAbortedError")), Restart)
+
+
 def test_an_error_after_a_step_or_from_the_network_is_tried_again() -> None:
     restarts = Restarts(RestartPolicy(), min_workers=2)
     for _ in range(3):

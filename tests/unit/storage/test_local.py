@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import mmap
 import os
 import subprocess
@@ -14,7 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.errors import CorruptObjectError, ObjectNotFoundError, StorageError, StoragePermissionError
+from strata.errors import (
+    CorruptObjectError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageFullError,
+    StoragePermissionError,
+)
 from strata.storage import LocalStorage
 from strata.storage.local.direct import (
     BLOCK_BYTES,
@@ -138,6 +145,18 @@ async def test_foreign_things_below_the_root_are_not_objects(tmp_path: Path) -> 
     assert [info.path async for info in storage.list()] == ["object"]
     with pytest.raises(ObjectNotFoundError):
         await storage.read("pipe")
+
+
+async def test_a_disk_that_is_full_before_the_first_write_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = LocalStorage(tmp_path)
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(StorageFullError, match="No space left on device"):
+        await storage.write("x", bytes(2 * MIB))
 
 
 async def test_a_key_cannot_be_an_object_and_a_directory(tmp_path: Path) -> None:

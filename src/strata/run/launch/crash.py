@@ -11,7 +11,8 @@ from strata.run.watchdog.stacks import is_users
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _ERROR = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+# An address in memory, or a random part of a name: they differ each time, and mean nothing.
+_RANDOM = re.compile(r"0x[0-9a-fA-F]+|(?<![0-9a-zA-Z])[0-9a-f]{8,}(?![0-9a-zA-Z])")
 
 # To try these again changes nothing: what is missing stays missing.
 FATAL = frozenset(
@@ -36,6 +37,7 @@ PASSING = frozenset(
     {
         "BarrierTimeoutError",
         "BrokenPipeError",
+        "CheckpointAbortedError",
         "ConnectionError",
         "ConnectionRefusedError",
         "ConnectionResetError",
@@ -77,7 +79,7 @@ class Crash:
         return other is not None and self.name not in PASSING and self._signature() == other._signature()
 
     def _signature(self) -> tuple[str, str, str]:
-        return self.exception, _ADDRESS.sub("0x", self.message), self.place
+        return self.exception, _RANDOM.sub("0x", self.message), self.place
 
     def __str__(self) -> str:
         error = f"{self.name}: {self.message}" if self.message else self.name

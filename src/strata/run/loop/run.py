@@ -346,14 +346,14 @@ class Run:
         except CheckpointNotFoundError as error:
             if error.step is not None:
                 raise  # there was one, and it is lost: that is no beginning
-            tree = to_tree(state)
-            if self._team.client is None:
-                return Restored(data=tree, step=0, epoch=0, metadata={}, cursors={}, generation=self.generation)
-            # Rank 0's state becomes the first checkpoint: so there is always one to go back to, the same for all.
-            tree = tree if self.rank == 0 or is_spread(tree) else {}
-            with suppress(CheckpointExistsError):
-                self._save(tree, 0, {}).result(MEET_TIMEOUT_S)
-            return self.checkpoints.load(0, like=to_like(state))
+        tree = to_tree(state)
+        if self._team.client is None:
+            return Restored(data=tree, step=0, epoch=0, metadata={}, cursors={}, generation=self.generation)
+        # Rank 0's state becomes the first checkpoint: so there is always one to go back to, the same for all.
+        tree = tree if self.rank == 0 or is_spread(tree) else {}
+        with suppress(CheckpointExistsError):
+            self._save(tree, 0, {}).result(MEET_TIMEOUT_S)
+        return self.checkpoints.load(0, like=to_like(state))
 
     def _go_on_from(self, state: State, restored: Restored) -> int:
         put_back(state, restored.data)

@@ -94,9 +94,10 @@ def probe_direct(directory_fd: int, name: str) -> WriteMode:
             return "buffered"
         raise
     try:
-        with mmap.mmap(-1, 2 * BLOCK_BYTES) as memory, memoryview(memory) as view:
-            minds_addresses = not _takes_write(fd, view[1 : 1 + BLOCK_BYTES])
-            return "direct" if minds_addresses and _takes_write(fd, view[:BLOCK_BYTES]) else "buffered"
+        # Not closed by hand: the traceback of a failed write holds a view of it, so that closing it would fail too.
+        view = memoryview(mmap.mmap(-1, 2 * BLOCK_BYTES))
+        minds_addresses = not _takes_write(fd, view[1 : 1 + BLOCK_BYTES])
+        return "direct" if minds_addresses and _takes_write(fd, view[:BLOCK_BYTES]) else "buffered"
     finally:
         os.close(fd)
         _unlink_if_there(name, directory_fd)
