@@ -17,6 +17,7 @@ from typing import IO
 
 from strata.run.exits import PREEMPTED
 from strata.run.job_folder import STOPPED
+from strata.run.launch import group_keeper
 from strata.run.launch.crash import find_crash
 from strata.run.launch.restart_policy import Exit
 
@@ -76,7 +77,7 @@ class WorkerProcess:
         if life is not None:
             life.unlink(missing_ok=True)
         process = subprocess.Popen(  # noqa: S603 - to run what the user names is its purpose
-            die_with_parent(command),
+            with_its_group(command),
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -175,3 +176,10 @@ def die_with_parent(command: Sequence[str]) -> list[str]:
     if not sys.platform.startswith("linux"):
         return list(command)
     return [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
+def with_its_group(command: Sequence[str]) -> list[str]:
+    """Return the same for a program that leads a process group, whose other processes are killed too."""
+    if not sys.platform.startswith("linux"):
+        return list(command)
+    return [sys.executable, "-I", "-S", group_keeper.__file__, str(os.getpid()), *command]

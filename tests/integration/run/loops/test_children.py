@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.run.test_launcher import wait_gone
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
 
@@ -74,8 +76,8 @@ HIDES = """
 
 
 @contextmanager
-def launching(script: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    (folder / "train.py").write_text(HEAD + script)
+def launching(script: str, folder: Path, *, head: str = HEAD) -> Iterator[subprocess.Popen[str]]:
+    (folder / "train.py").write_text(head + script)
     command = [sys.executable, "-m", "strata", "run", "--standalone", "--watchdog", "60"]
     with start(
         [*command, str(folder / "train.py"), str(folder / "c")],
@@ -107,6 +109,46 @@ def test_a_script_that_hides_stopped_is_preempted_all_the_same(tmp_path: Path) -
     assert "was told to stop (SIGTERM), and left" in said, said
     assert "done 40" in said, "it is started again, because the job needs it"
     assert process.returncode == 0
+
+
+STARTS = """
+import multiprocessing, os, signal, subprocess, sys, time
+def wait(name):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("process", name, os.getpid(), flush=True)
+    time.sleep(600)
+if __name__ == "__main__":
+    multiprocessing.get_context("fork").Process(target=wait, args=["forked"]).start()
+    multiprocessing.get_context("spawn").Process(target=wait, args=["spawned"]).start()
+    asleep = "import os, sys, time; print('process', sys.argv[1], os.getpid(), flush=True); time.sleep(600)"
+    subprocess.Popen(["sh", "-c", 'echo process shell $$; "$0" -c "$1" grandchild; true', sys.executable, asleep])
+    apart = subprocess.Popen([sys.executable, "-c", asleep, "apart"], start_new_session=True)
+    wait("worker")
+"""
+
+
+def test_what_a_worker_has_started_dies_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with launching(STARTS, tmp_path, head="") as process:
+        assert process.stdout is not None
+        started = [
+            line.split()[-2:] for line in itertools.islice((each for each in process.stdout if "process" in each), 6)
+        ]
+        pids = {name: int(pid) for name, pid in started}
+        apart = pids.pop("apart")
+        try:
+            process.kill()
+            process.wait()
+            wait_gone(list(pids.values()))
+            assert Path(f"/proc/{apart}").exists(), "a session of its own is left alone"
+        finally:
+            os.kill(apart, signal.SIGKILL)
+
+
+def test_a_worker_has_no_children_that_it_did_not_start(tmp_path: Path) -> None:
+    script = "import os\ntry:\n    print('waited', os.wait())\nexcept ChildProcessError:\n    print('no children')\n"
+    with launching(script, tmp_path, head="") as process:
+        said, _ = process.communicate(timeout=stretch(55))
+    assert "no children" in said, said
 
 
 def test_a_worker_that_is_told_to_stop_keeps_its_data_loaders_until_it_has_saved(tmp_path: Path) -> None:
