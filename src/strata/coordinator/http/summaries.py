@@ -6,6 +6,7 @@ from strata.coordinator.http import answers as a
 from strata.coordinator.http.job_views import finite, is_stalled
 from strata.coordinator.http.known import Known
 from strata.coordinator.http.snapshot import JobCopy, WorkerCopy
+from strata.coordinator.telemetry.job_history import JobHistory
 from strata.coordinator.telemetry.reckoning import reckon_job
 
 
@@ -39,10 +40,35 @@ def summarize(known: Known, job: JobCopy) -> a.JobSummary:
         last_step_s=history.last_step_s,
         committed_step=committed,
         steps_at_risk=max(0, step - committed) if committed is not None and present else None,
-        goodput=reckon_job(history).goodput,
+        goodput=reckon_job(history).plus(find_unreported(history, job)).goodput,
         failures=history.failures,
         last_failure_s=history.last_failure_s,
     )
+
+
+def find_unreported(history: JobHistory, job: JobCopy) -> dict[str, float]:
+    """Return the seconds since the last report of a job that does no steps, by part.
+
+    Workers report their time with their steps. Without this, goodput would not fall before a stall, or a wait for
+    workers, is over. What it is taken for holds until the workers report it themselves.
+    """
+    present = job.present
+    tracks = (history.workers.get(worker.worker_id) for worker in present)
+    heard_s = max((track.heard_s for track in tracks if track is not None), default=0.0)
+    if history.until_s is None or heard_s <= history.until_s:
+        return {}
+    unreported_s = heard_s - history.until_s
+    match _judge(job)[0]:
+        case a.JobState.WAITING:
+            return {"wait": unreported_s}
+        case a.JobState.RECOVERING:
+            return {"restore": unreported_s}
+        case a.JobState.STALLED:
+            # As when the stalled workers are restarted: their step is lost, and the others have waited for them.
+            share = sum(_waits_on_others(worker) for worker in present) / len(present)
+            return {"wait": share * unreported_s, "repeated": (1 - share) * unreported_s}
+        case _:
+            return {}
 
 
 def _judge(job: JobCopy) -> tuple[a.JobState, str]:

@@ -14,7 +14,7 @@ from strata.coordinator.http import series_answers as s
 from strata.coordinator.http.job_views import describe_straggler
 from strata.coordinator.http.known import Encoded, Known
 from strata.coordinator.http.snapshot import JobCopy
-from strata.coordinator.http.summaries import summarize
+from strata.coordinator.http.summaries import find_unreported, summarize
 from strata.coordinator.telemetry.buckets import WIDTHS_S, Bucket, quantile, resample
 from strata.coordinator.telemetry.reckoning import mtbf_s, reckon_job, reckon_recent
 
@@ -30,14 +30,15 @@ def make_goodput(known: Known, job_id: str | None) -> s.Goodput:
 def describe_goodput(known: Known, job: JobCopy, summary: a.JobSummary) -> s.Goodput:
     """Say where the time of a job went, whose summary is made already."""
     history = known.history.find(job.key)
-    reckoned = reckon_job(history)
+    unreported = find_unreported(history, job)
+    reckoned = reckon_job(history).plus(unreported)
     return s.Goodput(
         job_id=job.job_id,
         began_s=history.began_s,
-        until_s=history.until_s,
+        until_s=None if history.until_s is None else history.until_s + math.fsum(unreported.values()),
         wall_s=reckoned.wall_s,
         goodput=reckoned.goodput,
-        recent_goodput=reckon_recent(history).goodput,
+        recent_goodput=reckon_recent(history).plus(unreported).goodput,
         parts=[
             s.LostTime(part=part, seconds=seconds, share=seconds / reckoned.wall_s if reckoned.wall_s > 0 else 0.0)
             for part, seconds in reckoned.parts.items()

@@ -27,6 +27,11 @@ class Reckoning:
     wall_s: float
     parts: Mapping[str, float]
 
+    def plus(self, seconds: Mapping[str, float]) -> Reckoning:
+        """Return it with time by part that no worker has reported yet."""
+        parts = {part: each + seconds.get(part, 0.0) for part, each in self.parts.items()}
+        return Reckoning(self.wall_s + math.fsum(seconds.values()), parts)
+
     @property
     def goodput(self) -> float | None:
         """The share of the wall time that became kept steps; None before there is any."""
