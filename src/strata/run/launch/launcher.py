@@ -34,7 +34,7 @@ from strata.run.launch.restart_policy import (
     Restart,
     Restarts,
 )
-from strata.run.launch.standalone import StandaloneCoordinator
+from strata.run.launch.standalone import READY_S, StandaloneCoordinator
 from strata.run.launch.worker_process import WorkerProcess
 from strata.run.watchdog.waits import TOLD_AT_S
 from strata.run.watchdog.watchdog import lock_file_of
@@ -50,6 +50,8 @@ COORDINATOR_S = 60.0
 # How long the launchers of several machines wait for each other.
 GATHER_S = 600.0
 TELL_AGAIN_S = 15.0
+# A standalone coordinator learns of older checkpoints only when a worker has joined.
+NOTHING_SAVED = "nothing was saved since this start"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -67,7 +69,7 @@ class Launcher:
         self._recall = Recall()
         self._given_up: str | None = None
         self._stopped_by: int | None = None
-        self._saved_step: int | None = None
+        self._saved = NOTHING_SAVED
         self._ended: list[Exit] = []
         self._stages: list[tuple[int, float]] = []
         self._impatience = asyncio.Event()
@@ -93,7 +95,7 @@ class Launcher:
                     for task in (ending, showing, looking):
                         task.cancel()
                 if self._stopping.is_set() or self._is_preempted():
-                    self._saved_step = await asyncio.to_thread(_find_saved_step, url, self._plan.job_id)
+                    self._saved = await asyncio.to_thread(_describe_saved, url, self._plan.job_id)
         finally:
             self._display.close()
             for number in (*_ENDING, *_PASSED_ON):
@@ -122,7 +124,8 @@ class Launcher:
             await asyncio.to_thread(claim.take, takeover=plan.takeover)
             stack.callback(claim.release)
             self._folder = make_folder(plan.home)
-            coordinator = await stack.enter_async_context(StandaloneCoordinator(self._folder.path))
+            with self._telling("the job's own coordinator to start", READY_S):
+                coordinator = await stack.enter_async_context(StandaloneCoordinator(self._folder.path))
             (self._folder.path / "coordinator.url").write_text(coordinator.url)
             url = coordinator.url
         else:
@@ -346,17 +349,16 @@ class Launcher:
 
     def _conclude(self) -> int:
         cause = self._restarts.first_cause
-        saved = "nothing is saved" if self._saved_step is None else f"the job is saved up to step {self._saved_step}"
         if self._given_up is not None:
             assert cause is not None
             self._say(f"failed: {self._given_up}\n  first cause: {cause}{_tail_of(cause)}\n  logs: {self._folder.logs}")
             return cause.exit_code or 1
         if self._stopped_by is not None:
             name = signal.Signals(self._stopped_by).name
-            self._say(f"stopped by {name}: {saved}; start it again to go on")
+            self._say(f"stopped by {name}: {self._saved}; start it again to go on")
             return 128 + self._stopped_by
         if self._is_preempted():
-            self._say(f"preempted: all workers here were told to stop; {saved}; start it again to go on")
+            self._say(f"preempted: all workers here were told to stop; {self._saved}; start it again to go on")
             return PREEMPTED
         return 0
 
@@ -377,12 +379,12 @@ def _tail_of(cause: Exit) -> str:
     return f"\n  the end of its stderr:\n{lines}"
 
 
-def _find_saved_step(url: str, job_id: str) -> int | None:
+def _describe_saved(url: str, job_id: str) -> str:
     try:
         latest = ask_latest_checkpoint(url, job_id)
     except StrataError:
-        return None
-    return None if latest is None else latest.step
+        return "the coordinator cannot be asked what is saved"
+    return NOTHING_SAVED if latest is None else f"the job is saved up to step {latest.step}"
 
 
 def _absent(here: Sequence[LauncherRecord], nnodes: int) -> str:

@@ -216,3 +216,14 @@ def test_a_worker_that_waits_for_others_can_be_stopped_and_says_which_step_it_di
         said, _ = left.communicate(timeout=stretch(50))
     assert left.returncode == 143, said
     assert re.search(r"stopped by SIGTERM after step [1-9]\d+", said), said
+
+
+def test_a_job_that_is_stopped_before_its_workers_join_does_not_say_that_nothing_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "strata", "run", "--standalone", tmp_path / "train.py"]
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if "started" in line)
+        process.terminate()
+        said, _ = process.communicate(timeout=stretch(50))
+    assert "stopped by SIGTERM: nothing was saved since this start" in said, said
