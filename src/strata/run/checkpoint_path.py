@@ -38,10 +38,10 @@ def _find_problem(there: Path) -> str | None:
         return f"{there} is a link to nothing"
     if not there.is_dir():
         return f"{there} is a file"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} may not be written by this user"
     if os.statvfs(there).f_flag & os.ST_RDONLY:
         return f"{there} is on a file system that is read-only"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} may not be written by this user"
     return None
 
 

@@ -132,6 +132,15 @@ print("exported")
 """
 
 
+def test_a_file_system_that_is_read_only_is_said_to_be(folder: Path) -> None:
+    require_root()
+    with mounts.tmpfs(folder / "small", size_bytes=1 << 20) as small:
+        mounts.remount_read_only(small)
+        done = strata(folder, "run", "--standalone", "train.py", JOBS_PATH=str(small))
+    assert done.returncode == 1
+    assert "is on a file system that is read-only" in done.stderr
+
+
 def test_a_disk_that_is_full_at_the_first_save_ends_the_job_with_that_cause(folder: Path) -> None:
     require_root()
     with mounts.ext4(folder / "small", size_bytes=8 << 20) as small:
