@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from strata.coordinator.http.job_views import is_stalled
 from strata.coordinator.http.summaries import _judge_departed, find_unreported
 from strata.coordinator.telemetry.reckoning import Reckoning
+from strata.coordinator.telemetry.stalls import is_stalled
 
 
 def worker(state: str, seen_s: float) -> Any:

@@ -115,3 +115,22 @@ def test_at_a_terminal_lines_of_workers_scroll_above_one_live_line(
 def _screen(written: bytes) -> list[str]:
     """Return what a terminal shows, which knows how to begin a line anew and to erase it."""
     return [re.sub(r".*\r\x1b\[K", "", line) for line in written.decode().split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("said", "stalled"),
+    [
+        # Its steps take twelve seconds, so ten of them are nothing.
+        ({"step_s": 12.0, "stalled_s": 10.0, "limit_s": 120.0}, ()),
+        ({"step_s": 12.0, "stalled_s": 37.0, "limit_s": 120.0}, ("rank 0 for 37 s",)),
+        ({"step_s": 0.1, "stalled_s": 5.0, "limit_s": 120.0, "waiting": 1.0}, ()),
+        ({"step_s": 0.1, "stalled_s": 5.0, "limit_s": 120.0, "paused": 1.0}, ()),
+    ],
+)
+def test_only_a_step_that_takes_much_longer_than_usual_is_called_stalled(
+    said: dict[str, float], stalled: tuple[str, ...]
+) -> None:
+    worker = pb.WorkerStatus(worker_id="w0", rank=0, state="training", step=3, resources=said)
+    progress = read_progress(pb.Status(jobs=[pb.JobStatus(job_id="j", workers=[worker])]), "j", restarts=0)
+    assert progress is not None
+    assert progress.stalled == stalled

@@ -15,14 +15,13 @@ from strata.coordinator.http.known import Encoded, Known
 from strata.coordinator.http.snapshot import MAX_EPOCHS, BarrierCopy, DatasetCopy, JobCopy, WorkerCopy
 from strata.coordinator.telemetry.job_history import CheckpointTrack, JobHistory, WorkerTrack
 from strata.coordinator.telemetry.reckoning import Straggler
+from strata.coordinator.telemetry.stalls import is_stalled
 from strata.errors import CheckpointNotFoundError, UnknownDatasetError, UnknownWorkerError
 
 T = TypeVar("T")
 MAX_NAMED = 100
 MAX_RELEASED = 50
 MAX_RANGES = 1_000
-# A step that takes so many times as long as usual makes no progress.
-UNUSUAL_FACTOR = 3.0
 
 
 class EpochNotKeptError(LookupError):
@@ -135,17 +134,6 @@ def _describe_worker(worker: WorkerCopy, track: WorkerTrack | None, straggles: a
         "straggles": straggles,
         "stall": _describe_stall(said) if worker.is_present and is_stalled(said) else None,
     }
-
-
-def is_stalled(said: Mapping[str, float]) -> bool:
-    """Whether a worker's step takes much longer than usual; a step that always takes long is no stall.
-
-    Before it has done a step nobody knows what is usual: then half of its watchdog's limit is, as in its own log.
-    """
-    if not (stalled_s := said.get("stalled_s", 0.0)):
-        return False
-    bounds_s = UNUSUAL_FACTOR * said.get("step_s", 0.0), said.get("limit_s", 0.0) / 2
-    return stalled_s > min((each for each in bounds_s if each > 0), default=0.0)
 
 
 def _describe_stall(said: Mapping[str, float]) -> a.Stall:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from strata.coordinator.http import answers as a
-from strata.coordinator.http.job_views import finite, is_stalled
+from strata.coordinator.http.job_views import finite
 from strata.coordinator.http.known import Known
 from strata.coordinator.http.snapshot import JobCopy, WorkerCopy
 from strata.coordinator.telemetry.job_history import JobHistory
 from strata.coordinator.telemetry.reckoning import reckon_job
+from strata.coordinator.telemetry.stalls import is_stalled
 
 
 def summarize(known: Known, job: JobCopy) -> a.JobSummary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strata.coordinator.telemetry.stalls import is_stalled
 from strata.wire._generated import coordinator_pb2 as pb
 
 _SEPARATOR = " · "
@@ -122,4 +123,5 @@ def _sum(workers: Sequence[pb.WorkerStatus], name: str) -> float | None:
 
 
 def _is_stalled(worker: pb.WorkerStatus) -> bool:
-    return worker.resources.get("stalled_s", 0.0) > 0 and not worker.resources.get("waiting", 0.0)
+    said = worker.resources
+    return is_stalled(said) and not (said.get("waiting", 0.0) or said.get("paused", 0.0))
