@@ -119,3 +119,26 @@ def test_what_a_rewind_left_undone_is_not_tried_again(tmp_path: Path) -> None:
     crash = crash_of(script, tmp_path)
     assert crash is not None
     assert crash.is_fatal
+
+
+def test_a_module_that_is_not_there_is_fatal() -> None:
+    done = subprocess.run([sys.executable, "-m", "no_such_module"], capture_output=True, text=True, check=False)
+    crash = find_crash(done.stderr.splitlines())
+    assert crash is not None
+    assert crash.is_fatal
+    assert crash.message == "No module named no_such_module"
+
+
+def test_arguments_that_are_refused_twice_in_the_same_words_are_not_tried_again() -> None:
+    def refused(words: str, code: int = 2, *, did_step: bool = False) -> Exit:
+        lines = ("usage: train.py [-h]", words)
+        return Exit(worker_id="w0", rank=0, code=code, lived_s=1.0, last_lines=lines, did_step=did_step)
+
+    restarts = Restarts(RestartPolicy(), min_workers=1)
+    said = "train.py: error: unrecognized arguments: --lrr"
+    for each in (refused(said), refused("another"), refused(said, code=1), refused(said), refused(said, did_step=True)):
+        assert isinstance(decide(restarts, each, running=0), Restart)
+    assert isinstance(decide(restarts, refused(said), running=0), Restart)
+    assert isinstance(decide(restarts, refused(said), running=0), GiveUp)
+    assert isinstance(decide(restarts, Exit(worker_id="w1", rank=1, code=2, lived_s=1.0), running=0), Restart)
+    assert isinstance(decide(restarts, Exit(worker_id="w1", rank=1, code=2, lived_s=1.0), running=0), Restart)

@@ -10,6 +10,7 @@ from strata.run.watchdog.stacks import is_users
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _ERROR = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_MISSING = re.compile(r"\S*python[\d.]*: (?P<message>No module named .+)")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 # An address in memory, or a random part of a name: they differ each time, and mean nothing.
 _RANDOM = re.compile(r"0x[0-9a-fA-F]+|(?<![0-9a-zA-Z])[0-9a-f]{8,}(?![0-9a-zA-Z])")
@@ -88,14 +89,16 @@ class Crash:
 
 
 def find_crash(lines: Sequence[str]) -> Crash | None:
-    """Return the exception of the last traceback in what a program wrote to stderr; None if there is no traceback."""
+    """Return the exception of the last traceback in what a program wrote to stderr; None if there is none."""
     # torch puts the rank before every line.
     lines = [_RANK.sub("", line) for line in lines]
     starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last):")]
     for start in reversed(starts):
         if (crash := _read(lines[start + 1 :])) is not None:
             return crash
-    return None
+    # What `python -m` says of a module that is not there, without a traceback.
+    missing = _MISSING.fullmatch(lines[-1]) if lines else None
+    return None if missing is None else Crash("ModuleNotFoundError", missing["message"][:300], "")
 
 
 def _read(lines: Sequence[str]) -> Crash | None:

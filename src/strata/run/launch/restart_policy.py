@@ -10,6 +10,9 @@ from strata.clock import backoff_s
 from strata.run.exits import HUNG, PREEMPTED
 from strata.run.launch.crash import Crash
 
+# With this code programs say by convention that they do not understand their arguments: argparse and click do.
+USAGE = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
@@ -29,6 +32,11 @@ class Exit:
     def is_preempted(self) -> bool:
         """Whether it was told to end, and did."""
         return self.exit_code == PREEMPTED
+
+    @property
+    def refusal(self) -> str:
+        """What it said of arguments that it does not understand; empty if it ended otherwise."""
+        return self.last_lines[-1] if self.code == USAGE and self.last_lines and not self.did_step else ""
 
     @property
     def exit_code(self) -> int:
@@ -114,6 +122,7 @@ class Restarts:
         self._in_a_row: dict[str, int] = {}
         self._last_failure_s = float("-inf")
         self._last_crash: dict[str, Crash] = {}
+        self._last_refusal: dict[str, str] = {}
         self._in_incident: set[str] = set()
         self._is_dragged_along = False
         self.total = 0
@@ -145,6 +154,9 @@ class Restarts:
     def _find_hopeless(self, ended: Exit) -> str | None:
         """Say why another start would end as this one did, or return None if it may not."""
         crash, before = ended.crash, self._last_crash.pop(ended.worker_id, None)
+        refused, self._last_refusal[ended.worker_id] = self._last_refusal.get(ended.worker_id), ended.refusal
+        if crash is None and ended.refusal and ended.refusal == refused:
+            return "it refused its arguments twice in the same words"
         if crash is None or ended.code <= 0:
             return None
         if crash.is_fatal:
