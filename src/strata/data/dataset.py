@@ -114,8 +114,8 @@ class Dataset:
         if not layout.is_global:
             raise ValueError(f"seek() is for order='global', not for '{layout.data_order}'; load a state instead")
         count = cut.count(0, layout.total_samples)
-        check_whole("epoch", epoch, least=0)
-        check_whole("batches", batches, least=0, most=count)
+        epoch = check_whole("epoch", epoch, least=0)
+        batches = check_whole("batches", batches, least=0, most=count)
         position = min(batches * cut.global_batch_size, layout.total_samples)
         fresh = {"version": 1, "dataset": self._plan.fingerprint()}
         self.load_state_dict({**fresh, **GlobalCursor(epoch, position).to_json()})
@@ -266,7 +266,11 @@ def open_dataset(
     ``transform`` gets the batch and returns another. ``to`` then makes torch tensors or JAX arrays of it.
     """
     check_names("columns", columns)
-    check_whole("global_batch_size", global_batch_size, least=1, or_none=True)
+    # A number of NumPy becomes one of Python: it goes into states, which are JSON.
+    batch_size = check_whole("batch_size", batch_size, least=1)
+    global_batch_size = check_whole("global_batch_size", global_batch_size, least=1, or_none=True) or None
+    world_size = check_whole("world_size", world_size, least=1)
+    epochs = check_whole("epochs", epochs, least=1, or_none=True) or None
     # Before anything is read: scanning files may take minutes.
     options = LoaderOptions(
         batch_size=batch_size,
@@ -279,7 +283,7 @@ def open_dataset(
         threads=threads,
         processes=processes,
     )
-    share = Share(rank=rank, world_size=world_size)
+    share = Share(rank=check_whole("rank", rank, least=0), world_size=world_size)
     check_layout(shard_size=shard_size, order=order, shuffle=shuffle, seed=seed, window_shards=window_shards)
     check_choice("on_error", on_error, ("raise", "skip"))
     if isinstance(source, Dataset):
@@ -300,5 +304,6 @@ def open_dataset(
         files=rows.fingerprint if isinstance(rows, DatasetRows) else "",
         columns=None if columns is None else tuple(columns),
         on_error=on_error,
+        nulls=reading.get("nulls", "mask"),
     )
     return Dataset(rows, plan, dealer=dealer)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from strata.data.loading.function_names import name_function
 from strata.data.loading.loader import LoaderOptions
 from strata.data.loading.position import State
 from strata.data.loading.shares import BatchCut, Share, count_sticky_batches
-from strata.data.loading.transforms import name_function
 from strata.data.option_checks import check_choice, check_names
+from strata.data.rows.column_types import Nulls
 from strata.sharding.shard_layout import ShardLayout
 
 OnError = Literal["raise", "skip"]
@@ -29,6 +30,7 @@ class Plan:
     files: str = ""
     columns: tuple[str, ...] | None = None
     on_error: OnError = "raise"
+    nulls: Nulls = "mask"
 
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ("raise", "skip"))
@@ -54,7 +56,8 @@ class Plan:
     def agreement(self) -> dict[str, Any]:
         """Return all that decides which worker gets which sample, as values that JSON can hold.
 
-        Workers that share the dataset must have the same. Seed, shuffle and shard size are in the layout.
+        Workers that share the dataset must have the same. The transform is not among it, for it only says what a sample
+        looks like, nor is ``on_error``: what one worker skips is counted as skipped, and another would fail.
         """
         decided: dict[str, Any] = {
             "order": str(self.layout.data_order),
@@ -72,6 +75,9 @@ class Plan:
         elif self.options.drop_last:
             # What is left at the end and dropped depends on it; else ranks may have batches of their own size.
             decided["batch_size"] = self.options.batch_size
+        if self.options.filter is not None:
+            # A filter sees 0 or NaN in place of what is missing.
+            decided["nulls"] = self.nulls
         return decided
 
     def fingerprint(self) -> State:

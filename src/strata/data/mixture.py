@@ -111,7 +111,7 @@ class Mixture(Dataset):
         that repeats.
         """
         check_choice("when_exhausted", when_exhausted, ("stop", "repeat"))
-        check_whole("seed", seed, least=0)
+        seed = check_whole("seed", seed, least=0)
         _check_alike(datasets)
         first = datasets[0].plan
         every = _read_stages(weights, stages, count=len(datasets), global_batch_size=first.global_batch_size)
@@ -230,6 +230,7 @@ def _shared_options(dataset: Dataset) -> dict[str, Any]:
         "rank": plan.share.rank,
         "world_size": plan.share.world_size,
         "on_error": plan.on_error,
+        "nulls": plan.nulls,
         "columns": dataset.names,
     }
 

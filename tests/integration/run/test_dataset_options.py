@@ -14,6 +14,7 @@ import pytest
 import strata
 from strata.data.dataset import open_dataset
 from strata.data.mixture import Mixture
+from strata.data.text.assembled import AssembledDataset, pack_dataset
 from strata.errors import DatasetOptionsError
 from tests.testbed.coordinator import CoordinatorProcess
 
@@ -118,3 +119,29 @@ def test_a_mixture_of_other_weights_is_refused(url: str, tmp_path: Path) -> None
             second.dataset(mixed(folders), name="other", batch_size=3)
         with pytest.raises(ValueError, match="without rank and world_size"):
             second.dataset(mixed(folders, rank=1, world_size=2), name="other")
+
+
+def keep_from(first: int) -> Any:
+    return lambda batch: batch["id"] >= first
+
+
+def test_workers_that_would_pack_other_tokens_are_refused_by_the_name_of_the_option(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    tokens = [[number] * 3 for number in range(40)]
+    pq.write_table(pa.table({"id": range(40), "tokens": tokens, "others": tokens}), folder / "a.parquet")
+
+    def packed(*, first: int = 0, **options: Any) -> AssembledDataset:
+        documents = open_dataset(folder, batch_size=4, order="global", filter=keep_from(first))
+        return pack_dataset(documents, **{"sequence_length": 8, "batch_size": 2, **options})
+
+    with join(url, tmp_path, "anna") as anna, join(url, tmp_path, "bert") as bert:
+        anna.dataset(packed(), name="pile")
+        for option, value in (("column", "others"), ("pad_id", 9), ("drop_last", True), ("batch_size", 4)):
+            with pytest.raises(DatasetOptionsError) as caught:
+                bert.dataset(packed(**{option: value}), name="pile")
+            fields = caught.value
+            assert (fields.option, fields.worker_id, fields.first) == (f"assembled.{option}", "bert", "anna")
+        with pytest.raises(DatasetOptionsError, match=r"'bert' has filter=.*first=1.*'anna'.*first=0"):
+            bert.dataset(packed(first=1), name="pile")
+        bert.dataset(packed(), name="pile")

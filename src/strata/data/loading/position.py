@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from strata.data.loading.shares import BatchCut, lease_of
+from strata.data.option_checks import check_whole
 from strata.errors import DamagedRecordError, PositionMismatchError
 from strata.sharding.cursor import GlobalCursor, Spans, StickyCursor, cursor_from_json
 from strata.sharding.shard_layout import ShardLayout
@@ -82,8 +83,7 @@ class Position:
 
     def start(self, epoch: int) -> None:
         """Go to the beginning of an epoch; what was delivered of others is forgotten."""
-        if epoch < 0:
-            raise ValueError(f"epoch is {epoch}; use 0 or more")
+        epoch = check_whole("epoch", epoch, least=0)
         self._epoch, self._turn, self._cursors, self._origins, self._leased = epoch, 0, {}, {}, {}
         self._fresh.clear()
 

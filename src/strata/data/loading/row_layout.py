@@ -35,11 +35,11 @@ def arrange(
         shard_size = choose_shard_size(rows.num_rows, rows.block_rows if isinstance(rows, DatasetRows) else None)
     return ShardLayout(
         total_samples=rows.num_rows,
-        shard_size=shard_size,
+        shard_size=int(shard_size),
         shuffle=shuffle,
-        seed=seed,
+        seed=int(seed),
         data_order=DataOrder(order),
-        window_shards=GLOBAL_WINDOW_SHARDS if window_shards is None else window_shards,
+        window_shards=GLOBAL_WINDOW_SHARDS if window_shards is None else int(window_shards),
     )
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import xxhash
 
 from strata.data.loading.batches import Arrays, RawBatch
 from strata.data.loading.position import Row
@@ -163,26 +160,6 @@ def _result_of(task: Task, work: list[Row], locate: Callable[[list[Row]], str]) 
         # A note and not another type: who catches the errors of their own transform still does.
         error.add_note(f"while filter and transform were run on {locate(work)}")
         raise
-
-
-def name_function(function: Callable[..., Any] | None) -> str | None:
-    """Return a name that two workers give to the same function and, most likely, to no other.
-
-    It holds a digest of what the function does, because functions of one name may differ from script to script.
-    """
-    if function is None:
-        return None
-    if isinstance(function, functools.partial):
-        given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
-        return f"{name_function(function.func)}({', '.join(given)})"
-    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return name if code is None else f"{name}#{xxhash.xxh3_64_hexdigest(_describe_code(code).encode())[:8]}"
-
-
-def _describe_code(code: CodeType) -> str:
-    constants = [_describe_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
 def _check_picklable(work: Transform) -> None:

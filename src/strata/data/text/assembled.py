@@ -13,6 +13,7 @@ from strata.data.dataset import Dataset
 from strata.data.dataset_plan import Plan
 from strata.data.loading.batches import Batch, Target, check_target, convert
 from strata.data.loading.dealer import Dealer
+from strata.data.loading.function_names import name_function
 from strata.data.loading.merging import merge_states
 from strata.data.loading.position import State
 from strata.data.loading.shares import Share
@@ -58,6 +59,7 @@ class AssembledDataset:
         groups: int,
         about: dict[str, Any],
         column: str,
+        pad_id: int,
         to: Target,
         drop_last: bool,
     ) -> None:
@@ -72,6 +74,7 @@ class AssembledDataset:
         self._groups = groups
         self._about = about
         self._column = column
+        self._pad_id = pad_id
         self._to = to
         self._drop_last = drop_last
         # What came out of the assembler and was not delivered.
@@ -95,9 +98,21 @@ class AssembledDataset:
         return self._world_size > 1
 
     def agreement(self) -> dict[str, Any]:
-        """Return what all who share the dataset must have the same, as values that JSON can hold."""
-        shared = {"groups": self._groups, "drop_last": self._drop_last} if self._is_global else {}
-        return {f"assembled.{name}": value for name, value in {**self._about, **shared}.items()}
+        """Return all that decides which tokens a worker gets and how, as values that JSON can hold.
+
+        The transform is among it, unlike that of other datasets: it makes the tokens, and what they fill.
+        """
+        decided = {
+            **self._about,
+            "column": self._column,
+            "pad_id": self._pad_id,
+            "drop_last": self._drop_last,
+            "transform": name_function(self._dataset.plan.options.transform),
+        }
+        if self._is_global or self._drop_last:
+            # What is left at the end and dropped depends on it; else ranks may have batches of their own size.
+            decided.setdefault("batch_size", self._groups)
+        return {f"assembled.{name}": value for name, value in decided.items()}
 
     def __iter__(self) -> Iterator[Batch]:
         if self._epoch is None:
@@ -219,8 +234,10 @@ def pack_dataset(
     ``greedy`` fills every place and cuts documents where a sequence ends; ``best_fit`` keeps documents whole and pads.
     """
     _check_dataset(dataset)
-    check_whole("batch_size", batch_size, least=1)
-    check_whole("pad_id", pad_id, least=-(2**63), most=2**63 - 1)
+    batch_size = check_whole("batch_size", batch_size, least=1)
+    pad_id = check_whole("pad_id", pad_id, least=-(2**63), most=2**63 - 1)
+    sequence_length = check_whole("sequence_length", sequence_length, least=1)
+    bins = check_whole("bins", bins, least=1)
 
     def collate(groups: Sequence[Sequence[Tokens]], rank: int, world_size: int) -> dict[str, Any]:
         return stack_sequences(_part_of(groups, rank, world_size), sequence_length, pad_id=pad_id)
@@ -229,7 +246,15 @@ def pack_dataset(
     assembler = make_packer(strategy, sequence_length, bins=bins)
     groups = batch_size * _ranks_together(dataset)
     return AssembledDataset(
-        dataset, assembler, collate, groups=groups, about=about, column=column, to=to, drop_last=drop_last
+        dataset,
+        assembler,
+        collate,
+        groups=groups,
+        about=about,
+        column=column,
+        pad_id=pad_id,
+        to=to,
+        drop_last=drop_last,
     )
 
 
@@ -246,9 +271,9 @@ def bucket_dataset(
 ) -> AssembledDataset:
     """Return batches of documents of similar length, padded to the boundary of their bucket."""
     _check_dataset(dataset)
-    check_whole("batch_size", batch_size, least=1, or_none=True)
-    check_whole("batch_tokens", batch_tokens, least=1, or_none=True)
-    check_whole("pad_id", pad_id, least=-(2**63), most=2**63 - 1)
+    batch_size = check_whole("batch_size", batch_size, least=1, or_none=True) or None
+    batch_tokens = check_whole("batch_tokens", batch_tokens, least=1, or_none=True) or None
+    pad_id = check_whole("pad_id", pad_id, least=-(2**63), most=2**63 - 1)
     ranks = _ranks_together(dataset)
     buckets = LengthBuckets(
         boundaries,
@@ -262,7 +287,9 @@ def bucket_dataset(
         return pad_documents(_part_of(documents, rank, world_size), length, pad_id=pad_id)
 
     about = {"buckets": buckets.boundaries, "batch_size": batch_size, "batch_tokens": batch_tokens}
-    return AssembledDataset(dataset, buckets, collate, groups=1, about=about, column=column, to=to, drop_last=drop_last)
+    return AssembledDataset(
+        dataset, buckets, collate, groups=1, about=about, column=column, pad_id=pad_id, to=to, drop_last=drop_last
+    )
 
 
 def merge_assembled_states(states: Sequence[Mapping[str, Any]], *, world_size: int | None = None) -> list[State]:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from strata.errors import MissingExtraError
 
@@ -52,6 +53,16 @@ class Tokenize:
         tokens[:] = documents
         made[self._to] = tokens
         return made
+
+    def agreement(self) -> dict[str, Any]:
+        """Return what decides which tokens come out; workers that pack them together must have the same."""
+        return {
+            "tokenizer": describe_tokenizer(self._tokenizer),
+            "column": self._column,
+            "to": self._to,
+            "end": self._end,
+            "dtype": str(self._dtype),
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_encode"}
@@ -103,6 +114,19 @@ def load_tokenizer(spec: str | Path) -> Any:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
         raise ValueError(f"{path} is no tokenizer: {error}") from error
+
+
+def describe_tokenizer(tokenizer: TokenizerLike) -> Any:
+    """Return what two processes say alike of the same tokenizer: its content where it has one, never where it lies."""
+    if isinstance(tokenizer, str | Path):
+        path = Path(tokenizer).expanduser()
+        path = path / "tokenizer.json" if path.is_dir() else path
+        return xxhash.xxh3_64_hexdigest(path.read_bytes()) if path.is_file() else str(tokenizer)
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    home = type(tokenizer).__module__.partition(".")[0]
+    if home == "tokenizers":
+        return xxhash.xxh3_64_hexdigest(tokenizer.to_str().encode())
+    return f"tiktoken:{tokenizer.name}" if home == "tiktoken" else tokenizer
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:

@@ -27,7 +27,7 @@ from strata.errors import (
     StrataError,
     WorldSizeError,
 )
-from strata.run.team.dataset_options import compare_options
+from strata.run.team.dataset_options import OPTIONS_VERSION, compare_options
 from strata.run.team.global_batches import cut_blocks
 from strata.run.team.host import describe_host
 from strata.run.team.protocol import MEET_TIMEOUT_S, JobView, Progress, WorkerView
@@ -222,7 +222,7 @@ class CoordinatedTeam:
 
     def register(self, params: DatasetParams, *, options: Mapping[str, Any], url: str) -> None:
         """Make a dataset known, or raise if the job knows another one by that name, or the same with other options."""
-        mine = {"worker": self._worker_id, "options": options}
+        mine = {"worker": self._worker_id, "version": OPTIONS_VERSION, "options": options}
         known = c.SetKey(
             job_id=self._job_id,
             key=f"dataset/{params.dataset_id}",

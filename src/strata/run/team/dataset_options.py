@@ -10,6 +10,9 @@ from strata.errors import DatasetChangedError, DatasetOptionsError
 if TYPE_CHECKING:
     from strata.data.dataset import Dataset
 
+# Of what is registered; it grows when workers compare more, or in another way.
+OPTIONS_VERSION = 2
+
 
 def describe_options(dataset: Dataset, *, block_size: int) -> dict[str, Any]:
     """Return what is registered with a dataset, as values that JSON can hold."""
@@ -25,7 +28,10 @@ def describe_options(dataset: Dataset, *, block_size: int) -> dict[str, Any]:
 def compare_options(dataset_id: str, mine: Mapping[str, Any], first: Mapping[str, Any], *, url: str) -> None:
     """Raise an error that names the first option in which a worker differs from the one that registered first."""
     here, known = mine["options"], first["options"]
-    for option in {**here, **known}:
+    # A release that registered less can be compared in what it knew; it named functions in another way.
+    is_older = first.get("version", 1) < OPTIONS_VERSION
+    compared = [each for each in here if each in known and each != "filter"] if is_older else {**here, **known}
+    for option in compared:
         if here.get(option) == known.get(option):
             continue
         if option == "files":
