@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -328,7 +329,9 @@ def _short(value: Any, width: int = 60) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON can hold it."""
+    """Return the value as JSON can hold it; it has no number for what is none, or infinite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):

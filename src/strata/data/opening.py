@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypedDict
 from strata.data.files.cache import Cache
 from strata.data.option_checks import check_choice, check_whole
 from strata.data.rows.column_types import NULLS, Nulls
-from strata.data.rows.in_memory import rows_of
+from strata.data.rows.in_memory import check_files_of, format_of, rows_of
 from strata.data.rows.index import Index
 from strata.data.rows.row_sequence import Rows, open_rows
 from strata.storage import Storage
@@ -41,7 +41,10 @@ def open_source_rows(source: DataSource, columns: Sequence[str] | None, reading:
         return open_rows(source, columns=columns, skip_bad=skip_bad, **reading)
     found = rows_of(source, columns, nulls)
     if isinstance(found, list):
-        return open_rows(found, columns=columns, skip_bad=skip_bad, **reading)
+        named: Reading = {"format": format_of(source), **reading}
+        rows_of_files = open_rows(found, columns=columns, skip_bad=skip_bad, **named)
+        check_files_of(source, list(rows_of_files.types), columns)
+        return rows_of_files
     if for_files := reading.keys() - {"nulls"}:
         raise TypeError(f"{min(for_files)!r} is for paths and URLs, not for rows that are open already")
     if found is not None:

@@ -95,6 +95,12 @@ def test_preview_shows_rows(where: Path) -> None:
     assert data("preview", where, "--start", 1000).stdout.split() == ["row", "n", "text"]
 
 
+def test_numbers_that_json_has_not_are_shown_as_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([np.nan, np.inf, -np.inf, 0.5]))
+    found = json.loads(data("preview", tmp_path / "a.npy", "--json").stdout, parse_constant=pytest.fail)
+    assert [row["data"] for row in found] == ["NaN", "Infinity", "-Infinity", 0.5]
+
+
 def test_options_reach_the_format(tmp_path: Path) -> None:
     np.arange(100, dtype=np.uint16).tofile(tmp_path / "a.bin")
     arguments = (tmp_path / "a.bin", "-o", "dtype=uint16", "-o", "sequence_length=4")

@@ -103,9 +103,15 @@ class LocalSource:
                         if (identity := self._identity(entry.path)) not in seen:
                             seen.add(identity)
                             pending.append((entry.path, f"{path}/"))
-                    elif is_selected(path, self.selection) and entry.is_file():
+                    elif not is_selected(path, self.selection):
+                        continue
+                    elif entry.is_file():
                         status = entry.stat()
                         yield FileInfo(path, status.st_size, str(status.st_mtime_ns))
+                    elif entry.is_symlink() and not Path(entry.path).exists():
+                        # A file that is missing is never a smaller dataset.
+                        hint = "mend the link, or remove it"
+                        raise DatasetNotFoundError(entry.path, "this link leads to nothing", hint=hint)
 
     def name_of(self, path: str) -> str:
         """Return the path of a file."""

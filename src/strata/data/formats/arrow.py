@@ -188,6 +188,10 @@ def _walk(file: ByteFile) -> Iterator[_Message]:
         if len(prefix) < 8:
             raise _corrupt(file, "it ends inside a message", offset, f"message {number}")
         mark, length = struct.unpack("<Ii", prefix)
+        if offset == 0 and prefix.startswith(b"FEA1"):
+            hint = "read it with pyarrow.feather and write it again, which gives version 2"
+            problem = "it is a Feather file of version 1, which is not read"
+            raise CorruptFileError(file.name, problem, kind="arrow", offset=0, hint=hint)
         if mark != 0xFFFFFFFF:
             raise _corrupt(file, "no message begins here", offset, f"message {number}")
         if length == 0:

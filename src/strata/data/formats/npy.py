@@ -6,8 +6,10 @@ once, so headers as NumPy writes them for plain types are read without it, and o
 
 from __future__ import annotations
 
+import ast
 import io
 import math
+import operator
 import re
 import threading
 import tokenize
@@ -41,9 +43,9 @@ class Header:
 
 def parse_header(data: bytes) -> Header:
     """Read the header at the beginning of ``data``; what is none, or holds pickles, is a ValueError."""
-    width = {1: 2, 2: 4}.get(data[6] if len(data) > 10 else 0)
+    width = {1: 2, 2: 4, 3: 4}.get(data[6] if len(data) > 10 else 0)
     if not data.startswith(MAGIC) or width is None:
-        raise ValueError("it does not begin as an array of version 1 or 2 of the format")
+        raise ValueError("it does not begin as an array of version 1, 2 or 3 of the format")
     start = 8 + width
     offset = start + int.from_bytes(data[8:start], "little")
     if offset > len(data):
@@ -53,7 +55,7 @@ def parse_header(data: bytes) -> Header:
         shape = tuple(int(size) for size in found[3].replace(b",", b" ").split())
         dtype, fortran = _dtype(found[1].decode("latin-1")), found[2] == b"True"
     else:
-        dtype, shape, fortran = _parse_any(data[:offset], width)
+        dtype, shape, fortran = _parse_any(data[:offset], data[6])
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are pickles and are never loaded")
     return Header(dtype, shape, fortran and len(shape) > 1, offset)
@@ -75,11 +77,16 @@ def _dtype(text: str) -> np.dtype[Any]:
         raise ValueError(str(error)) from error
 
 
-def _parse_any(data: bytes, width: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    read = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
+def _parse_any(data: bytes, version: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     try:
         with _parsing:
+            if version == 3:
+                # As version 2, with names of fields in UTF-8; NumPy has no public function for it alone.
+                header = ast.literal_eval(data[12:].decode())
+                dtype = np.lib.format.descr_to_dtype(header["descr"])
+                return dtype, tuple(map(operator.index, header["shape"])), bool(header["fortran_order"])
+            read = np.lib.format.read_array_header_1_0 if version == 1 else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(io.BytesIO(data[8:]))
-    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+    except (ValueError, SyntaxError, TypeError, KeyError, tokenize.TokenError) as error:
         raise ValueError(f"its header cannot be read: {str(error).splitlines()[0]}") from error
     return dtype, shape, fortran

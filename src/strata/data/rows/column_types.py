@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from strata.data.formats import tensors
 from strata.data.rows.columns import Array, Column
 from strata.data.rows.partitions import is_partition
-from strata.errors import DataError
 
 # What becomes of missing values in columns of numbers; other columns have None, NaN or NaT in their place.
 #   mask   the column keeps its type, has 0 or False there, and a column NAME.is_null beside it says where
@@ -138,23 +137,16 @@ def column_types(schema: pa.Schema, nulls: Nulls) -> dict[str, ColumnType]:
     """Return the type of every column of a dataset, for this way of giving missing values."""
     if nulls not in NULLS:
         raise ValueError(f"nulls is {nulls!r}; use one of {', '.join(NULLS)}")
-    types = {field.name: _type_of(field, nulls) for field in schema}
-    for each in list(types.values()):
-        if each.mask_name in types:
-            raise DataError(
-                f"column {each.name!r} has missing values and {each.mask_name!r} is a column already; rename that one, "
-                "or use nulls='nan' or nulls='raise'"
-            )
-    return types
+    return {field.name: _type_of(field, nulls) for field in schema}
 
 
 def with_masks(schema: pa.Schema, types: dict[str, ColumnType]) -> pa.Schema:
-    """Return the schema of what is delivered: each mask right after its column."""
+    """Return the schema of what is delivered: each mask right after its column, unless a column has its name."""
     fields = []
     for field in schema:
         fields.append(field)
         each = types[field.name]
-        if each.mask_name is not None:
+        if each.mask_name is not None and each.mask_name not in types:
             fields.append(tensors.field_of(each.mask_name, np.dtype(np.bool_), each.shape))
     return pa.schema(fields)
 

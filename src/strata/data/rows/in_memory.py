@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from strata.data.formats import tensors
 from strata.data.rows.column_types import Nulls
-from strata.data.rows.columns import Columns
+from strata.data.rows.columns import Array, Columns
 from strata.data.rows.typed_schema import TypedSchema
 
 COLUMN = "data"
+# What Arrow calls the formats that are read here too.
+_FORMATS = {"parquet": "parquet", "arrow": "arrow", "ipc": "arrow", "feather": "arrow", "csv": "csv", "json": "jsonl"}
 
 
 class TableRows:
@@ -48,13 +50,10 @@ class TableRows:
 
 
 class ArrayRows:
-    """The rows of NumPy arrays: an element of the first axis each; nothing is copied."""
+    """The rows of NumPy arrays: an element of the first axis each; arrays in native byte order are not copied."""
 
     def __init__(self, arrays: Mapping[str, Any], columns: Sequence[str] | None = None) -> None:
-        for name, array in arrays.items():
-            if isinstance(array, np.ma.MaskedArray):
-                raise TypeError(f"{name!r} is a masked array, whose mask would be lost; give an Arrow table instead")
-        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        self._arrays = {_check_name(name): _array_of(name, values) for name, values in arrays.items()}
         sizes = {name: array.shape[0] if array.ndim else None for name, array in self._arrays.items()}
         if None in sizes.values() or len(set(sizes.values())) != 1:
             raise ValueError(f"arrays must have rows, and all as many; these have {sizes}")
@@ -73,6 +72,36 @@ class ArrayRows:
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Columns:
         """Return rows [start, stop) as views."""
         return Columns({name: self._arrays[name][start:stop] for name in columns or self._names}, stop - start)
+
+
+def _check_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no name of a column; use text")
+    return name
+
+
+def _array_of(name: str, values: Any) -> Array:
+    """Return the values as an array, or raise an error where one would not hold them as they are."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name!r} is a masked array, whose mask would be lost; give an Arrow table instead")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name!r} has rows of different lengths; give an Arrow table instead") from error
+    if isinstance(values, list | tuple) and array.dtype != np.object_ and not _is_same(array.tolist(), values):
+        raise ValueError(
+            f"{name!r} is a list whose values an array of {array.dtype} would change; give an array of the type that "
+            "you want, or an Arrow table"
+        )
+    # Torch and JAX take no other byte order, and files are not given in one.
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _is_same(found: Any, given: Any) -> bool:
+    if isinstance(found, list):
+        return all(map(_is_same, found, given))
+    # Not a number is not equal to itself.
+    return bool(found == given) or bool(found != found and given != given)
 
 
 class _SliceTable:
@@ -110,6 +139,8 @@ def rows_of(
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
+        if repeated := [name for place, name in enumerate(source.column_names) if name in source.column_names[:place]]:
+            raise ValueError(f"the table has two columns {repeated[0]!r}; give each a name of its own")
         schema = pa.schema([_noted(field, source.column(place)) for place, field in enumerate(source.schema)])
         return TableRows(schema, source.num_rows, _SliceTable(source), columns=columns, nulls=nulls)
     if home == "datasets" and hasattr(source, "with_format") and hasattr(source, "features"):
@@ -144,7 +175,30 @@ def _files_of(source: Any, columns: Sequence[str] | None, nulls: Nulls) -> Seque
         return found
     if type(source.filesystem).__name__ != "LocalFileSystem":
         raise TypeError("this dataset of Arrow's lies in a store; give its URL instead, such as s3://bucket/data")
+    if getattr(source, "_scan_options", None):
+        raise TypeError(
+            "this dataset of Arrow's has a filter, which its files know nothing of; give it as filter=, or give what "
+            "to_table() returns"
+        )
     return list(files)
+
+
+def format_of(source: Any) -> str | None:
+    """Return the name of the format of a dataset of Arrow's files; None if their endings must say it."""
+    return _FORMATS.get(getattr(getattr(source, "format", None), "default_extname", ""))
+
+
+def check_files_of(source: Any, names: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Raise an error if the files of a dataset of Arrow's have other columns than the dataset, unless some are chosen.
+
+    It may have columns of directories, options for parsing, or a schema of its own.
+    """
+    own = source.schema.names
+    if columns is None and sorted(own) != sorted(names):
+        raise TypeError(
+            f"this dataset of Arrow's has the columns {', '.join(own)}, and its files have {', '.join(names)}; give "
+            "the directory or the files with the options to read them, or give what to_table() returns"
+        )
 
 
 def _noted(field: pa.Field, column: pa.ChunkedArray) -> pa.Field:

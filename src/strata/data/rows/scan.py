@@ -93,6 +93,7 @@ def scan_files(
     metas: list[FileMeta] = []
     good: list[FileInfo] = []
     merge = SchemaMerge(made)
+    without_rows: list[tuple[str, pa.Schema]] = []
     executor = ThreadPoolExecutor(min(THREADS, len(files)), thread_name_prefix="strata-scan")
     try:
         for info, found in zip(files, executor.map(try_one, files), strict=True):
@@ -103,12 +104,18 @@ def scan_files(
             meta, own = found
             good.append(info)
             metas.append(meta)
-            merge.add(source.name_of(info.path), own)
+            if meta.rows:
+                merge.add(source.name_of(info.path), own)
+            else:
+                without_rows.append((source.name_of(info.path), own))
     finally:
         # After an error, files that were not begun are left alone.
         executor.shutdown(cancel_futures=True)
     if not good:
         raise DatasetNotFoundError(source.url, "none of its files can be read", hint="bring good copies of the files")
+    # What has no rows decides nothing, unless no file has any: no value of it is missing, and none has another type.
+    for name, own in [] if any(meta.rows for meta in metas) else without_rows:
+        merge.add(name, own)
     schema = merge.schema()
     added = partition_fields([info.path for info in good], schema.names)
     return Index.build(kind, options, pa.schema([*schema, *added]), good, metas)

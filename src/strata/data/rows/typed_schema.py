@@ -29,16 +29,28 @@ class TypedSchema:
         """Return these of the given columns, or all; a column that misses values brings its mask along."""
         known = tuple(self.given.names) if within is None else tuple(within)
         if columns is None:
+            for name in known:
+                self._check_mask(name)
             return known
         chosen: dict[str, None] = {}
         for name in columns:
             if name not in known:
                 raise ValueError(f"there is no column {name!r}; the columns are {', '.join(known)}")
+            self._check_mask(name)
             chosen[name] = None
             # Numbers that stand where a value is missing mean nothing without their mask.
             if name in self.types and (mask := self.types[name].mask_name) is not None:
                 chosen[mask] = None
         return tuple(chosen)
+
+    def _check_mask(self, name: str) -> None:
+        """Raise DataError if the mask of a column that is asked for would have the name of another."""
+        mask = self.types[name].mask_name if name in self.types else None
+        if mask in self.types:
+            raise DataError(
+                f"column {name!r} has missing values and {mask!r} is a column already; rename that one, or use "
+                "nulls='nan' or nulls='raise'"
+            )
 
     def sources(self, names: Sequence[str]) -> list[str]:
         """Return the stored columns that these are made of."""

@@ -115,15 +115,12 @@ class AssembledDataset:
         return {f"assembled.{name}": value for name, value in decided.items()}
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._epoch is None:
-            self._epoch = self._dataset.epoch
-        if self._epoch == self._dataset.epoch or self._dataset.plan.options.epochs != 1:
-            for batch in self._dataset:
-                if self._column not in batch:
-                    raise ValueError(f"there is no column {self._column!r}; the columns are {', '.join(batch)}")
-                for document in batch[self._column]:
-                    self._ready += self._assembler.add(_tokens_of(document, self._column))
-                yield from self._deliver()
+        for batch in self._document_batches():
+            if self._column not in batch:
+                raise ValueError(f"there is no column {self._column!r}; the columns are {', '.join(batch)}")
+            for document in batch[self._column]:
+                self._ready += self._assembler.add(_tokens_of(document, self._column))
+            yield from self._deliver()
         self._ready += [] if self._drop_last else self._assembler.flush()
         yield from self._deliver()
         if self._ready and not self._drop_last:
@@ -207,6 +204,18 @@ class AssembledDataset:
         self._ready = [[_decode(each) for each in group] for state in states for group in state["ready"]]
         self._ready += self._assembler.restore(carry)
 
+    def _document_batches(self) -> Iterator[Batch]:
+        """Return what is left of the documents of an iteration that was begun, or those of a new one."""
+        epochs = self._dataset.plan.options.epochs
+        if self._epoch is None:
+            batches = iter(self._dataset)
+            self._epoch = self._dataset.epoch
+            return batches
+        if epochs is None or (epochs == 1 and self._epoch == self._dataset.epoch):
+            return iter(self._dataset)
+        # It ends where it would have ended: the dataset by itself would go through as many epochs again.
+        return iter(()) if epochs == 1 else self._dataset.resume(until_epoch=self._epoch + epochs)
+
     def _deliver(self) -> Iterator[Batch]:
         while len(self._ready) >= self._groups:
             # Before it is handed out, so that a state taken after it does not have it.
@@ -274,12 +283,11 @@ def bucket_dataset(
     batch_size = check_whole("batch_size", batch_size, least=1, or_none=True) or None
     batch_tokens = check_whole("batch_tokens", batch_tokens, least=1, or_none=True) or None
     pad_id = check_whole("pad_id", pad_id, least=-(2**63), most=2**63 - 1)
+    # Of all ranks that share a batch: so a state is good for another number of ranks with the same batches.
     ranks = _ranks_together(dataset)
-    buckets = LengthBuckets(
-        boundaries,
-        batch_size=None if batch_size is None else batch_size * ranks,
-        batch_tokens=None if batch_tokens is None else batch_tokens * ranks,
-    )
+    batch_size = None if batch_size is None else batch_size * ranks
+    batch_tokens = None if batch_tokens is None else batch_tokens * ranks
+    buckets = LengthBuckets(boundaries, batch_size=batch_size, batch_tokens=batch_tokens)
 
     def collate(groups: Sequence[Sequence[Tokens]], rank: int, world_size: int) -> dict[str, Any]:
         (documents,) = groups

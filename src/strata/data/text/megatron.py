@@ -49,7 +49,8 @@ class MegatronRows:
             raise CorruptFileError(
                 str(data), f"it ends there, but {last} bytes are needed", kind="megatron", offset=size
             )
-        self._data = np.memmap(data, self.dtype, "r") if size else np.empty(0, self.dtype)
+        count = size // self.dtype.itemsize
+        self._data = np.memmap(data, self.dtype, "r", shape=count) if count else np.empty(0, self.dtype)
 
     @property
     def num_tokens(self) -> int:
@@ -82,14 +83,19 @@ def write_megatron(prefix: str | os.PathLike[str], documents: Iterable[npt.Array
     The index is written last, so that a pair that was cut short does not look whole.
     """
     name = os.fspath(prefix)
-    kind = np.dtype(dtype)
+    kind = _check_dtype(dtype)
     sizes = []
     limits = np.iinfo(kind)
+    # The index of an earlier pair would be one of the new file.
+    Path(f"{name}.idx").unlink(missing_ok=True)
     with Path(f"{name}.bin").open("wb") as file:
-        for document in documents:
+        for number, document in enumerate(documents):
             tokens = np.asarray(document)
+            if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+                raise ValueError(f"document {number} is {document!r:.80}, which is no list of token numbers")
             if tokens.size and not (limits.min <= tokens.min() and tokens.max() <= limits.max):
-                raise ValueError(f"token {int(tokens.max())} does not fit into {kind}; use a wider dtype")
+                token = int(tokens.max() if tokens.max() > limits.max else tokens.min())
+                raise ValueError(f"document {number} has token {token}, which {kind} cannot hold; use a wider dtype")
             file.write(tokens.astype(kind.newbyteorder("<")).tobytes())
             sizes.append(len(tokens))
         file.flush()
@@ -98,11 +104,16 @@ def write_megatron(prefix: str | os.PathLike[str], documents: Iterable[npt.Array
     return sum(sizes)
 
 
+def _check_dtype(dtype: Any) -> np.dtype[Any]:
+    name = dtype.name if isinstance(dtype, np.dtype) else dtype
+    if name not in _CODES.values():
+        raise ValueError(f"dtype={name!r} is not one of Megatron's; use one of {', '.join(_CODES.values())}")
+    return np.dtype(name)
+
+
 def index_bytes(sizes: Sequence[int], dtype: np.dtype[Any]) -> bytes:
     """Return the index of documents of these sizes, one sequence each."""
-    code = next((code for code, name in _CODES.items() if name == dtype.name), None)
-    if code is None:
-        raise ValueError(f"dtype={dtype.name!r} is not one of Megatron's; use one of {', '.join(_CODES.values())}")
+    code = next(code for code, name in _CODES.items() if name == _check_dtype(dtype).name)
     counts = np.array(sizes, "<i4")
     places = (np.cumsum(counts, dtype=np.int64) - counts) * dtype.itemsize
     head = _HEAD.pack(_MARK, 1, code, len(sizes), len(sizes) + 1)

@@ -149,7 +149,9 @@ def encode_documents(
     documents = []
     limits = np.iinfo(dtype)
     for tokens in found:
-        array = np.array([*tokens, *tail], np.int64)
+        array = np.array([*tokens, *tail])
+        if array.size and array.dtype.kind not in "iu":
+            raise ValueError(f"the tokenizer gave {tokens!r:.80}, which are no whole numbers; return numbers of tokens")
         if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
             raise ValueError(f"token {int(array.max())} does not fit into {dtype}; use a wider dtype")
         documents.append(array.astype(dtype))

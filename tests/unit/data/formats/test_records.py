@@ -74,13 +74,15 @@ def test_tfrecord(tmp_path: Path, files: list[list[dict[str, Any]]], packed: boo
     assert opened.num_rows == len(whole)
     names = ("label", "image", "box", "many", "names")
     expected: dict[str, list[Any]] = {name: [row[name] for row in whole] for name in names}
-    for name, values in expected.items():
+    for name, values in list(expected.items()):
         if name not in opened.names:
             assert not any(values)
             continue
         kind = opened.schema.field(name).type
         if not pa.types.is_nested(kind):
-            expected[name] = [value[0] if value else None for value in values]
+            has_mask = f"{name}.is_null" in opened.names
+            expected[name] = [value[0] if value else 0 if has_mask else None for value in values]
+            expected[f"{name}.is_null"] = [not value for value in values]
     check_ranges(opened, expected, data)
 
 

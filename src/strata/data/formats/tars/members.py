@@ -132,10 +132,12 @@ def _each(values: Sequence[bytes | None], decode: Any) -> list[Any]:
 
 
 def _shape(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Return what the header of an array says; None if it is none."""
+    """Return what the header of an array says; None if it is none, or one with fields, which is no plain array."""
     try:
         header = npy.parse_header(data)
     except ValueError:
+        return None
+    if header.dtype.names is not None:
         return None
     return header.dtype.newbyteorder("="), header.shape
 

@@ -54,6 +54,14 @@ def quote(data: bytes, names: Sequence[str]) -> bytes:
     return b"\n".join(json.dumps(record).encode() for record in records)
 
 
+def has_objects_only(data: bytes) -> bool:
+    """Whether all that stands one after the other are objects, or something that is no JSON."""
+    try:
+        return all(isinstance(value, dict) for value in _values_of(data))
+    except ValueError:
+        return True
+
+
 def _values_of(data: bytes) -> Iterator[Any]:
     """Yield the values that stand one after the other, wherever lines end."""
     text, decoder, at = data.decode("utf-8-sig"), json.JSONDecoder(parse_float=_Number), 0

@@ -27,6 +27,8 @@ PIECE_BYTES = 1 << 20
 # How Arrow names the record that it could not read, and the column whose values are of two kinds.
 _ROW = re.compile(r" in row (\d+)")
 _CHANGED = re.compile(r"Column\(/([^/)]*).* changed from")
+# A line that may be null and not an object. Arrow dies of it if no object is before it.
+_NULL_LINE = re.compile(rb"^[ \t]*null", re.MULTILINE)
 
 
 class JsonLines:
@@ -141,6 +143,8 @@ def _parse(
         # The parser takes any bytes for text; whoever looked at them would fail. To see ASCII takes no copy.
         if not content.isascii():
             content.decode()
+        if b"null" in content and _NULL_LINE.search(content) and not json_text.has_objects_only(content):
+            raise pa.ArrowInvalid("a record is null and not an object")
         return pj.read_json(pa.BufferReader(content), reading, parsing)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         if piece_bytes is not None:
