@@ -14,6 +14,7 @@ from strata.data.loading.batches import Batch
 from strata.data.loading.merging import latest_state, merge_states
 from strata.data.loading.position import State
 from strata.data.option_checks import check_whole
+from strata.data.text.assembled import AssembledDataset
 from strata.errors import DamagedRecordError
 
 
@@ -32,6 +33,10 @@ class TorchDataset(IterableDataset[Batch]):
 
         ``num_workers`` is that of the loader. Only ``len()`` needs it, in ``sticky`` and ``dynamic`` order.
         """
+        if isinstance(dataset, AssembledDataset):
+            raise TypeError(
+                "a packed or bucketed dataset needs no torch loader: iterate it as it is, made with to='torch'"
+            )
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset is {type(dataset).__name__}; give what strata.data.open_dataset returned")
         check_whole("num_workers", num_workers, least=0)

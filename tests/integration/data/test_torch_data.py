@@ -143,3 +143,14 @@ def test_torch_tensors_of_memory_that_must_not_change_are_copies() -> None:
     batch["x"][0] = 9
     assert (array[0], batch["x"].tolist()) == (0, [9, 1, 2, 3])
     assert batch["words"] is words
+
+
+def test_a_packed_dataset_is_named_where_it_needs_no_loader() -> None:
+    from strata.data.text.assembled import pack_dataset
+    from strata.integrations.torch_data import TorchDataset
+
+    documents = open_dataset({"tokens": [[1, 2, 3]] * 4}, batch_size=2)
+    packed = pack_dataset(documents, sequence_length=4, batch_size=1, to="torch")
+    with pytest.raises(TypeError, match="needs no torch loader: iterate it as it is"):
+        TorchDataset(packed)  # type: ignore[arg-type]
+    assert len(list(packed)) == 3

@@ -51,7 +51,7 @@ def _name(function: Callable[..., Any], depth: int) -> str:
     return f"{name}({', '.join(values)})" if values else name
 
 
-def _values_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _values_of(function: Any) -> dict[str, Any]:
     """Return the values that decide what a function does beside its code."""
     if isinstance(function, Agreeing):
         return dict(function.agreement())

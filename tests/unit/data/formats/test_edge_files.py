@@ -196,3 +196,10 @@ def test_columns_of_objects_have_one_name_each_and_it_is_text() -> None:
         read(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
     with pytest.raises(TypeError, match="1 is no name of a column"):
         read({1: [1, 2]})
+
+
+@pytest.mark.parametrize("order", ["le", "be"])
+def test_csv_in_utf_16_is_named(tmp_path: Path, order: str) -> None:
+    (tmp_path / "a.csv").write_bytes("\ufeffa,b\n1,2\n".encode(f"utf-16-{order}"))
+    with pytest.raises(CorruptFileError, match="begins as UTF-16 does; convert it to UTF-8"):
+        read(tmp_path)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ROW = re.compile(r"Row #(\d+)")
 # Arrow reserves memory for all that it parses at once; in one go, 8 MB take eight times as long as in pieces.
 PIECE_BYTES = 256 << 10
+# How text in UTF-16 begins, whose lines cannot be found as those of other encodings.
+_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _HEADER_HINT = "write a first line with a name for each column, or use the option header=false"
 _ENCODING_HINT = (
     "name its encoding, as in encoding=latin-1, or read the column as bytes, as in types={'column': 'binary'}"
@@ -133,6 +135,8 @@ class Csv:
                 fields = text.strip("\r\n").split(delimiter)
         except (UnicodeDecodeError, csv.Error) as error:
             hint = _ENCODING_HINT if isinstance(error, UnicodeDecodeError) else _HEADER_HINT
+            if data.startswith(_WIDE_MARKS):
+                hint = "it begins as UTF-16 does; convert it to UTF-8"
             raise CorruptFileError(file.name, str(error), kind=self.kind, part="header", offset=0, hint=hint) from error
         if not self._header:
             return [f"f{number}" for number in range(len(fields))], start
