@@ -183,8 +183,10 @@ def test_a_list_that_an_array_holds_is_read(values: list[Any]) -> None:
     assert np.isnan(read({"a": [float("nan")]})["a"][0])
 
 
+@pytest.mark.part("torch")
 def test_arrays_of_another_byte_order_become_tensors() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     with open_dataset({"a": np.arange(3, dtype=">i4")}, batch_size=3, shuffle=False, to="torch") as dataset:
         (batch,) = dataset
     assert batch["a"].dtype == torch.int32
