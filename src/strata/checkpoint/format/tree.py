@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -189,7 +190,7 @@ class _Flattening:
             raise RefusedError("a checkpoint cannot keep")
         leaf = Leaf(tensor, tensor.shape, (0,) * len(tensor.shape))
         if isinstance(value, Slice):
-            leaf = Leaf(tensor, *check_slice(value, tensor.shape, path))
+            leaf = Leaf(tensor, *_check_slice(value, tensor.shape, path))
         name = self._name(path)
         self.leaves[name] = leaf
         return {"tensor": name, "as": kinds.name_tensor(data, tensor.kind)}
@@ -213,16 +214,27 @@ def unique_name(path: Path, taken: Container[str]) -> str:
     return name
 
 
-def check_slice(value: Slice, shape: tuple[int, ...], path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the whole shape and the start of a slice that lies inside it, or raise UnsavableStateError."""
-    whole, start = tuple(map(int, value.shape)), tuple(map(int, value.start))
+def read_slice(value: Slice, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the whole shape and the start of a slice of this shape that lies inside it, or raise RefusedError."""
+    try:
+        whole, start = tuple(map(operator.index, value.shape)), tuple(map(operator.index, value.start))
+    except TypeError:
+        raise RefusedError("has a shape or a start that is no sequence of whole numbers") from None
     fits = len(whole) == len(start) == len(shape) and all(
         low >= 0 and low + length <= size for low, length, size in zip(start, shape, whole, strict=True)
     )
     if not fits:
-        problem = f"does not fit: a piece of shape {shape} at {start} is not inside a tensor of shape {whole}"
-        raise UnsavableStateError(show_path(path), "Slice", problem)
+        raise RefusedError(
+            f"does not fit: a piece of shape {shape} at {start} is not inside a tensor of shape {whole}"
+        )
     return whole, start
+
+
+def _check_slice(value: Slice, shape: tuple[int, ...], path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    try:
+        return read_slice(value, shape)
+    except RefusedError as error:
+        raise UnsavableStateError(show_path(path), "Slice", str(error)) from None
 
 
 def rebuild(structure: Node, find: Callable[[str, Kind], Any]) -> Any:

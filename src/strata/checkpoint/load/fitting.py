@@ -21,6 +21,7 @@ from strata.checkpoint.format.tree import (
     children_of,
     is_namedtuple,
     is_tensor,
+    read_slice,
     rebuild,
     show_path,
     walk,
@@ -158,11 +159,11 @@ class Fitting:
         if is_sharded(like):
             return self._fit_sharded(like, name, path)
         stored = self.manifest.tensors[name]
-        data, start, whole = like, None, None
+        data = like
         if isinstance(like, Slice):
             if is_sharded(like.data):
                 raise self._mismatch(path, "it is spread over ranks already: give it as it is, without Slice")
-            data, start, whole = like.data, tuple(map(int, like.start)), tuple(map(int, like.shape))
+            data = like.data
         if isinstance(data, bytes | bytearray | np.generic):
             fits = stored.shape == () if isinstance(data, np.generic) else kinds.READ_AS.get(kind, kind) == "bytes"
             if not fits:
@@ -174,11 +175,14 @@ class Fitting:
         except RefusedError as error:
             raise self._mismatch(path, f"what is given {error}") from None
         shape = tuple(map(int, getattr(data, "shape", ())))
-        start = start or (0,) * len(shape)
-        if (whole or shape) != stored.shape:
-            raise self._mismatch(path, f"shape {whole or shape} is expected, and the checkpoint has {stored.shape}")
-        if any(a + n > size for a, n, size in zip(start, shape, stored.shape, strict=True)):
-            raise self._mismatch(path, f"a slice of {shape} from {start} is not inside {stored.shape}")
+        whole, start = shape, (0,) * len(shape)
+        if isinstance(like, Slice):
+            try:
+                whole, start = read_slice(like, shape)
+            except RefusedError as error:
+                raise self._mismatch(path, f"the Slice {error}") from None
+        if whole != stored.shape:
+            raise self._mismatch(path, f"shape {whole} is expected, and the checkpoint has {stored.shape}")
         target = _memory_of(data, stored.dtype)
         index = self._want(name, start, shape, target)
         if target is not None:
