@@ -68,6 +68,8 @@ def is_of_one_object(error: StorageError) -> bool:
     An object that is gone, short, a link, behind a bad block or not ours to read is such a failure. A store that is
     away or does not know us is not, and neither is a machine without memory or file descriptors.
     """
+    if error.path.startswith("/"):
+        return False  # no key is absolute: this is about the root of a local storage, and so about all objects
     if isinstance(error, ObjectNotFoundError | CorruptObjectError | InvalidKeyError):
         return True
     cause = error.__cause__

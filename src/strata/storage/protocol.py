@@ -15,7 +15,7 @@ from strata.errors import CorruptObjectError, ObjectChangedError, StorageError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from typing_extensions import Buffer
@@ -91,6 +91,10 @@ class LocalFiles(Protocol):
 
     def open_files(self) -> AbstractContextManager[BlockingReader]:
         """Lend blocking reads, for callers that use what they read on the spot."""
+        ...
+
+    async def find_links(self, prefix: str) -> Sequence[str]:
+        """Return the symbolic links below ``prefix``: no listing has them, and to read them is refused."""
         ...
 
 

@@ -97,6 +97,13 @@ def step_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def step_of_link(name: str) -> int | None:
+    """The step that cannot be read because this is a link: its directory, or its commit record."""
+    if is_manifest(name):
+        return step_of(name)
+    return step_of(f"{name}/") if "/" not in name else None
+
+
 def is_manifest(name: str) -> bool:
     """Whether this name is that of a commit record."""
     step = step_of(name)

@@ -71,16 +71,20 @@ class Catalog:
 
     async def steps(self) -> list[int]:
         """The committed steps, oldest first; their manifests are not looked into."""
-        return sorted(
-            step
-            for info in await self.list_objects()
-            if layout.is_manifest(info.path) and (step := layout.step_of(info.path)) is not None
-        )
+        found = {layout.step_of(info.path) for info in await self.list_objects() if layout.is_manifest(info.path)}
+        return sorted({step for step in found if step is not None} | (await self._find_links()).keys())
+
+    async def _find_links(self) -> dict[int, str]:
+        """The steps that are there behind a symbolic link, which no listing has, and the links."""
+        if (files := self._storage.local_files) is None:
+            return {}
+        links = [name[len(self._directory) + 1 :] for name in await files.find_links(self._directory)]
+        return {step: name for name in links if (step := layout.step_of_link(name)) is not None}
 
     async def scan(self) -> Scan:
         """List everything and read the manifests that are new since the last time."""
         scan = Scan(objects=await self.list_objects())
-        pinned = {layout.step_of(info.path) for info in scan.objects if info.path.endswith(f"/{layout.PIN}")}
+        paths = {info.path for info in scan.objects}
         manifests = [info for info in scan.objects if layout.is_manifest(info.path)]
         rewound = [info for info in scan.objects if layout.is_rewound(info.path)]
         self._known = {info: self._known[info] for info in (*manifests, *rewound) if info in self._known}
@@ -105,11 +109,13 @@ class Catalog:
             if layout.is_rewound(info.path):
                 scan.rewound.append(_as_rewound(self._known[info], info.path))
             else:
-                scan.entries[step] = _with_pin(self._known[info], pinned=step in pinned)
+                scan.entries[step] = _with_pin(self._known[info], pinned=layout.pin_name(step) in paths)
 
         async with asyncio.TaskGroup() as group:
             for info in (*manifests, *rewound):
                 group.create_task(learn(info))
+        for step, name in (await self._find_links()).items():
+            scan.unreadable[step] = DamagedCheckpointError(step, "it is a symbolic link", part=name)
         scan.entries = dict(sorted(scan.entries.items()))
         scan.rewound.sort(key=lambda entry: (entry.info.step, entry.info.created_s))
         return scan

@@ -123,6 +123,25 @@ def scan_directory(root: Root, segments: list[str], _: threading.Event) -> tuple
     return objects, directories
 
 
+def find_links(root: Root, segments: list[str], _: threading.Event) -> list[str]:
+    """Every symbolic link below a directory, by its key; no listing has them, and nothing reads through them."""
+    links: list[str] = []
+    pending = [segments]
+    while pending:
+        above = pending.pop()
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            open_directory(root, above) as directory,
+            os.scandir(directory) as entries,
+        ):
+            for entry in entries:
+                if entry.is_symlink():
+                    links.append("/".join([*above, entry.name]))
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append([*above, entry.name])
+    return links
+
+
 def etag_of(status: os.stat_result) -> str:
     """Return what names the version of a file: it is published whole, so a new one is another inode or time."""
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"

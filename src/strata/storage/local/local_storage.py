@@ -24,6 +24,7 @@ from strata.storage.local.direct import (
 from strata.storage.local.directory import (
     BACKEND,
     etag_of,
+    find_links,
     object_exists,
     open_directory,
     open_object,
@@ -45,7 +46,7 @@ from strata.storage.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from typing_extensions import Buffer
 
@@ -125,6 +126,10 @@ class LocalStorage:
             yield files
         finally:
             files.close()
+
+    async def find_links(self, prefix: str) -> Sequence[str]:
+        """Return the symbolic links below ``prefix``: no listing has them, and to read them is refused."""
+        return await run_blocking(check_key(prefix), partial(find_links, self._root, prefix.split("/")))
 
     async def exists(self, path: str) -> bool:
         """Whether there is an object at ``path``."""

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from strata.errors import ConfigError, ConfigProblem, StorageError
+from strata.storage.blocking import translate_os_error
 from strata.storage.local.directory import BACKEND, sync_directory
 
 # The root itself may be a link: whoever configured it chose it.
@@ -44,6 +45,9 @@ class Root:
             raise
         except NotADirectoryError as error:
             raise self._file_error() from error
+        except OSError as error:
+            # Named here: of an object, the same error says nothing about all others.
+            raise translate_os_error(error, str(self), 0.0) from error
         self._was_there = True
         return descriptor
 

@@ -89,8 +89,8 @@ def sweep(root: Root) -> int:
     removed = 0
     with open_directory(root, [DIRECTORY], create=True) as directory:
         for name in os.listdir(directory):  # noqa: PTH208 - pathlib cannot list a descriptor
-            # Gone already, or another user's: either way not ours to remove.
-            with suppress(FileNotFoundError, PermissionError):
+            # Gone already, another user's, or a directory, which no writer makes: none of them is ours to remove.
+            with suppress(FileNotFoundError, PermissionError, IsADirectoryError):
                 removed += _remove_if_dead(name, directory)
     return removed
 
