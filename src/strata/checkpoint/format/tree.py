@@ -224,9 +224,7 @@ def read_slice(value: Slice, shape: tuple[int, ...]) -> tuple[tuple[int, ...], t
         low >= 0 and low + length <= size for low, length, size in zip(start, shape, whole, strict=True)
     )
     if not fits:
-        raise RefusedError(
-            f"does not fit: a piece of shape {shape} at {start} is not inside a tensor of shape {whole}"
-        )
+        raise RefusedError(f"does not fit: a piece of shape {shape} at {start} is not inside a tensor of shape {whole}")
     return whole, start
 
 

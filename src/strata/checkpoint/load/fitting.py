@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,16 @@ from strata.checkpoint.format import kinds
 from strata.checkpoint.format.dtypes import numpy_dtype, torch_dtype
 from strata.checkpoint.format.kinds import SEQUENCES
 from strata.checkpoint.format.sharded import Sharded, Sharding, find_sharded, is_sharded, new_dtensor, new_jax_array
-from strata.checkpoint.format.tensors import RefusedError, Slice, find_tensor, make_jax, view_source, view_tensor
+from strata.checkpoint.format.tensors import (
+    RefusedError,
+    Slice,
+    bring_to_host,
+    find_tensor,
+    make_jax,
+    name_dtype,
+    view_source,
+    view_tensor,
+)
 from strata.checkpoint.format.tree import (
     Node,
     Path,
@@ -26,6 +35,8 @@ from strata.checkpoint.format.tree import (
     show_path,
     walk,
 )
+from strata.checkpoint.load.conversion import check_cast, check_values, make_numpy, make_torch
+from strata.checkpoint.load.shared_memory import Shared, Target, find_shared
 from strata.checkpoint.load.slicing import Wanted
 from strata.errors import StateMismatchError
 
@@ -63,6 +74,26 @@ class Fitting:
     memories: Sequence[memoryview] = ()
     taken: set[Path] = field(default_factory=set)
     """The paths whose leaves are wanted, all that is below them included."""
+    targets: list[Target] = field(default_factory=list)
+    shared: dict[int, Shared] = field(default_factory=dict)
+
+    def part_shared(self) -> None:
+        """Have what shares memory in ``like`` read apart; call it before anything is read."""
+        for each in find_shared(self.targets):
+            index = each.target.index
+            self.shared[index] = each
+            self.wanted[index] = replace(self.wanted[index], target=None)
+
+    def check_shared(self) -> None:
+        """Raise StateMismatchError if memory that tensors share cannot have the values of all of them."""
+        for index, each in self.shared.items():
+            name, (target, other) = self.wanted[index].name, (each.target, each.other)
+            wanted = self._make(target.data, self.manifest.tensors[name], tuple(target.data.shape), index, target.path)
+            found = [find_tensor(value) for value in (target.data, wanted)]
+            assert found[0] is not None and found[1] is not None
+            if not np.array_equal(bring_to_host(found[0]), bring_to_host(found[1])):
+                problem = f"it shares memory with {show_path(other.path)}, and the checkpoint has other values for it"
+                raise self._mismatch(target.path, f"{problem}: give it memory of its own, with clone() or copy()")
 
     def take(self, structure: Node) -> Callable[[], Any]:
         """Want everything in the structure, each tensor as what it was saved from."""
@@ -152,6 +183,9 @@ class Fitting:
         if items is None or len(items) != len(like):
             there = "nothing of the kind" if items is None else f"{len(items)} items"
             raise self._mismatch(path, f"{len(like)} items are expected, and the checkpoint has {there}")
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(like, torch.Size) and not all(type(item) is int for item in items):
+            raise self._mismatch(path, "a torch.Size is expected, and the checkpoint has more than whole numbers there")
         builders = [self.fit(each, items[index], (*path, index)) for index, each in enumerate(like)]
         return lambda: kinds.remake(like, [build() for build in builders])
 
@@ -183,10 +217,9 @@ class Fitting:
                 raise self._mismatch(path, f"the Slice {error}") from None
         if whole != stored.shape:
             raise self._mismatch(path, f"shape {whole} is expected, and the checkpoint has {stored.shape}")
-        target = _memory_of(data, stored.dtype)
-        index = self._want(name, start, shape, target)
-        if target is not None:
-            return lambda: data
+        self._check_cast(data, stored, path)
+        index = self._want(name, start, shape, _memory_of(data, stored.dtype))
+        self.targets.append(Target(index, path, data))
         return lambda: self._convert(data, stored, shape, index, path)
 
     def _fit_sharded(self, like: Any, name: str, path: Path) -> Callable[[], Any]:
@@ -201,56 +234,75 @@ class Fitting:
         except RefusedError as error:
             raise self._mismatch(path, f"a {type(like).__name__} that {error}") from None
         assert sharded is not None
+        self._check_cast(like, stored, path)
         if sharded.kind == "jax":
-            return self._fit_jax(like, sharded, name)
-        if torch_dtype(sys.modules["torch"], stored.dtype) is None:
-            raise self._mismatch(path, f"torch has no type {stored.dtype}")
+            return self._fit_jax(like, sharded, name, path)
         fills = []
         for local in sharded.locals:
-            target = _memory_of(local.source, stored.dtype)
-            index = self._want(name, local.block.start, local.block.shape, target)
-            if target is None:
-                fills.append((local, index))
+            source, block = local.source, local.block
+            index = self._want(name, block.start, block.shape, _memory_of(source, stored.dtype))
+            self.targets.append(Target(index, path, source))
+            fills.append((source, block.shape, index))
 
         def build() -> Any:
-            for local, index in fills:
-                local.source.copy_(view_tensor("torch", stored.dtype, local.block.shape, self.memories[index]))
+            for source, shape, index in fills:
+                self._convert(source, stored, shape, index, path)
             return like
 
         return build
 
-    def _fit_jax(self, like: Any, sharded: Sharded, name: str) -> Callable[[], Any]:
+    def _fit_jax(self, like: Any, sharded: Sharded, name: str, path: Path) -> Callable[[], Any]:
         stored = self.manifest.tensors[name]
         wanted = {local.block.start: self._want(name, local.block.start, local.block.shape) for local in sharded.locals}
 
         def find(start: tuple[int, ...], shape: tuple[int, ...]) -> Any:
             if 0 in shape:
                 return np.empty(shape, like.dtype)
-            return view_tensor("numpy", stored.dtype, shape, self.memories[wanted[start]]).astype(like.dtype)
+            return self._make(like, stored, shape, wanted[start], path)
 
         return lambda: new_jax_array(like, find)
 
     def _convert(self, data: Any, stored: StoredTensor, shape: tuple[int, ...], index: int, path: Path) -> Any:
-        """Bring values into memory that could not be read into: another type, device or order."""
-        memory = self.memories[index]
-        torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-        if torch is not None and isinstance(data, torch.Tensor):
-            if torch_dtype(torch, stored.dtype) is None:
-                raise self._mismatch(path, f"torch has no type {stored.dtype}")
-            values = view_tensor("torch", stored.dtype, shape, memory)
-            if data.device.type == "meta":
-                return values.to(data.dtype)
+        """Bring values into memory that they were not read into: another type, device or order, or shared."""
+        if self.wanted[index].target is not None:
+            return data
+        shared = self.shared.get(index)
+        if shared is not None and shared.is_alias:
+            return data
+        torch = sys.modules.get("torch")
+        values = self._make(data, stored, shape, index, path)
+        if torch is not None and isinstance(data, torch.Tensor) and not data.is_meta:
             data.detach().copy_(values)
             return data
-        values = view_tensor("numpy", stored.dtype, shape, memory)
-        if isinstance(data, np.ndarray):
-            if not data.flags.writeable:
-                return values.astype(data.dtype)
-            np.copyto(data, values, casting="unsafe")
+        if isinstance(data, np.ndarray) and data.flags.writeable:
+            np.copyto(data, values)
             return data
-        if jax is not None and hasattr(data, "dtype"):
-            return make_jax(np.array(values).astype(data.dtype), getattr(data, "sharding", None))
-        raise self._mismatch(path, f"a {type(data).__name__} cannot receive a tensor")
+        if isinstance(data, np.ndarray) or (torch is not None and isinstance(data, torch.Tensor)):
+            return values
+        return make_jax(values, getattr(data, "sharding", None))
+
+    def _make(self, data: Any, stored: StoredTensor, shape: tuple[int, ...], index: int, path: Path) -> Any:
+        """What was read, with the element type of ``data``, as a tensor of its library; as NumPy's for JAX."""
+        memory, torch = self.memories[index], sys.modules.get("torch")
+        try:
+            check_values(stored.dtype, name_dtype(data.dtype), memory)
+            if torch is not None and isinstance(data, torch.Tensor):
+                return make_torch(stored.dtype, shape, memory, data.dtype)
+            return make_numpy(stored.dtype, shape, memory, data.dtype)
+        except RefusedError as error:
+            raise self._mismatch(path, f"what is given {error}") from None
+
+    def _check_cast(self, data: Any, stored: StoredTensor, path: Path) -> None:
+        torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+        is_torch = torch is not None and isinstance(data, torch.Tensor)
+        if not is_torch and not isinstance(data, np.ndarray) and (jax is None or not hasattr(data, "dtype")):
+            raise self._mismatch(path, f"a {type(data).__name__} cannot receive a tensor")
+        if is_torch and torch_dtype(torch, stored.dtype) is None:
+            raise self._mismatch(path, f"torch has no type {stored.dtype}")
+        try:
+            check_cast(stored.dtype, name_dtype(data.dtype))
+        except RefusedError as error:
+            raise self._mismatch(path, f"what is given {error}") from None
 
     def _want(
         self,

@@ -58,8 +58,11 @@ async def restore(
             raise StateMismatchError(manifest.step, ", ".join(only), "nothing in the checkpoint matches")
     fitting = Fitting(manifest)
     build = fitting.take(structure) if like is None else fitting.fit(like, structure)
+    fitting.part_shared()
     fitting.memories = await read_blocks(manifest, reader, fitting.wanted)
-    return build(), [] if like is None else fitting.unused(structure)
+    data = build()
+    fitting.check_shared()
+    return data, [] if like is None else fitting.unused(structure)
 
 
 async def read_blocks(manifest: Manifest, reader: Reader, wanted: Sequence[Wanted]) -> list[memoryview]:
