@@ -17,7 +17,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.exchange.libraries import explain, need_torch
-from strata.checkpoint.exchange.torch_files import to_torch, unpickling_errors
+from strata.checkpoint.exchange.torch_files import find_changed, to_torch, unpickling_errors
 from strata.errors import ForeignFormatError
 
 if TYPE_CHECKING:
@@ -61,7 +61,20 @@ def read_dcp(source: Path) -> Any:
     except refusals as error:
         problem = f"torch does not load it ({explain(error)})"
         raise ForeignFormatError(str(source), problem) from error
+    _check_sums(source, metadata)
     return state
+
+
+def _check_sums(source: Path, metadata: Any) -> None:
+    """Every item is a file of torch.save inside of another, with its checksums."""
+    for index, place in metadata.storage_data.items():
+        path = source / place.relative_path
+        with path.open("rb") as file:
+            file.seek(place.offset)
+            changed = find_changed(io.BytesIO(file.read(place.length)))
+        if changed is not None:
+            problem = f"{index.fqn!r:.80} was changed after it was written ({changed})"
+            raise ForeignFormatError(str(path), problem)
 
 
 def write_dcp(state: Any, target: Path) -> None:

@@ -36,12 +36,17 @@ def find_format(source: Path) -> Format:
 
 def read_state(source: Path, chosen: Format | None = None) -> tuple[Any, Format]:
     """Return the state that a file or folder holds, and its format."""
-    found = chosen or find_format(source)
-    if not source.exists():
-        raise ForeignFormatError(str(source), "there is no such file or folder")
-    if found == "dcp":
-        return dcp_folders.read_dcp(source), found
-    return (torch_files.read_torch(source) if found == "torch" else safetensors_files.read_files(source)), found
+    try:
+        found = chosen or find_format(source)
+        if not source.exists():
+            raise ForeignFormatError(str(source), "there is no such file or folder")
+        if found == "dcp":
+            return dcp_folders.read_dcp(source), found
+        return (torch_files.read_torch(source) if found == "torch" else safetensors_files.read_files(source)), found
+    except OSError as error:
+        # Not ours to read, say, or a folder with the name of a file.
+        problem = f"{error.filename or source} cannot be read ({error.strerror or error})"
+        raise ForeignFormatError(str(source), problem) from error
 
 
 def name_tensors(manifest: Manifest, under: str) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+import zipfile
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from strata.errors import ForeignFormatError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+READ_BYTES = 4 << 20
 
 
 def read_torch(source: Path) -> Any:
@@ -27,10 +30,34 @@ def read_torch(source: Path) -> Any:
         *unpickling_errors(),
     )
     try:
-        return torch.load(source, map_location="cpu", weights_only=True, mmap=_is_zip(source) or None)
+        state = torch.load(source, map_location="cpu", weights_only=True, mmap=_is_zip(source) or None)
     except refusals as error:
         problem = f"torch does not load it with weights_only ({explain(error)})"
         raise ForeignFormatError(str(source), problem) from error
+    with source.open("rb") as file:
+        if (changed := find_changed(file)) is not None:
+            raise ForeignFormatError(str(source), f"it was changed after it was written ({changed})")
+    return state
+
+
+def find_changed(file: BinaryIO) -> str | None:
+    """Say what in a file of torch.save is not as it was written; None if its checksums are right, or it has none.
+
+    torch writes them and does not look at them, so a file with a flipped bit loads as if nothing were wrong.
+    """
+    if file.read(2) != b"PK":
+        return None
+    file.seek(0)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            # torch can be told to write no checksums; they are 0 then.
+            for info in (each for each in archive.infolist() if each.CRC):
+                with archive.open(info) as record:
+                    while record.read(READ_BYTES):
+                        pass
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        return explain(error)
+    return None
 
 
 def write_torch(state: Any, target: Path) -> None:
