@@ -208,3 +208,43 @@ def test_what_is_not_there_is_named(where: Path, tmp_path: Path) -> None:
     done = ckpt("export", where, 5, tmp_path / "x", "--under", "nothing")
     assert isinstance(done.exception, ForeignFormatError)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("form", ["safetensors", "hf", "dcp", "torch"])
+@pytest.mark.parametrize("under", ["model.layers.1", "model.0", "model.a.b", "flat"])
+def test_every_format_exports_what_is_below_a_path_whatever_its_keys_are(
+    tmp_path: Path, form: str, under: str
+) -> None:
+    wanted = {"w": torch.full((3,), 7.0)}
+    other = {"w": torch.zeros(3)}
+    tree = {"layers": [other, wanted], 0: wanted, "a.b": wanted, "a": {"c": other, "b": wanted}, "a.c": other}
+    with CheckpointManager(tmp_path / "run") as manager:
+        manager.save({"model": tree, "flat.w": wanted["w"], "flatter": other}, 5)
+    target = tmp_path / f"x.{'pt' if form == 'torch' else form}"
+    done = ckpt("export", tmp_path / "run", 5, target, "--to", form, "--under", under)
+    assert done.exit_code == 0, done.output or done.exception
+    assert ckpt("import", target, tmp_path / "run", 7, "--job", "back", "--under", "it").exit_code == 0
+    assert same(load(tmp_path / "run", "back")["it"]["w"], wanted["w"])
+
+
+@pytest.mark.parametrize("form", ["safetensors", "hf"])
+def test_a_tensor_with_the_name_that_safetensors_keeps_for_itself_is_exported(tmp_path: Path, form: str) -> None:
+    from safetensors.torch import load_file
+
+    with CheckpointManager(tmp_path / "run") as manager:
+        manager.save({"model": {"__metadata__": torch.ones(2), "w": torch.zeros(1)}}, 5)
+    target = tmp_path / "x.safetensors"
+    assert ckpt("export", tmp_path / "run", 5, target, "--to", form, "--under", "model").exit_code == 0
+    found = load_file(target / "model.safetensors" if form == "hf" else target)
+    assert same(dict(sorted(found.items())), {"__metadata__#2": torch.ones(2), "w": torch.zeros(1)})
+
+
+def test_an_export_names_the_tensors_whose_type_safetensors_lacks(tmp_path: Path) -> None:
+    import numpy as np
+
+    with CheckpointManager(tmp_path / "run") as manager:
+        state = {"c": torch.ones(2, dtype=torch.complex128), "w": torch.ones(2), "day": np.zeros(1, "M8[D]")}
+        manager.save(state, 5)
+    said = ckpt("export", tmp_path / "run", 5, tmp_path / "x.safetensors").output
+    assert "c (complex128), day (datetime64[D])" in said
+    assert "no type" not in ckpt("export", tmp_path / "run", 5, tmp_path / "x.pt", "--to", "torch").output

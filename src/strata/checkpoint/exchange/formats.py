@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from strata.checkpoint.exchange import dcp_folders, hugging_face, safetensors_files, torch_files
-from strata.checkpoint.format.tree import is_tensor, show_path, walk
+from strata.checkpoint.format.dtypes import DTYPES
+from strata.checkpoint.format.kinds import SEQUENCES
+from strata.checkpoint.format.tree import is_tensor, show_path, unique_name, walk
 from strata.errors import ForeignFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from strata.checkpoint.format.dtypes import DType
     from strata.checkpoint.format.manifest import Manifest
+    from strata.checkpoint.format.tree import Node
     from strata.checkpoint.keep.archive import Archive
 
 Format = Literal["safetensors", "torch", "dcp", "hf"]
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an export wrote. ``unnamed`` are tensors whose element type the format has no name for, with that type."""
+
+    tensors: int
+    unnamed: Sequence[str] = ()
 
 
 def find_format(source: Path) -> Format:
@@ -56,7 +69,31 @@ def name_tensors(manifest: Manifest, under: str) -> dict[str, str]:
     named = {node["tensor"]: show_path(path) for path, node in walk(manifest.structure) if is_tensor(node)}
     prefix = f"{under}." if under else ""
     # Two paths may look the same; then their names in the checkpoint tell them apart.
-    return {name: name[len(prefix) :] for name, path in named.items() if path.startswith(prefix)}
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in (name for name, path in named.items() if path.startswith(prefix)):
+        # From there on it may be a name that safetensors keeps for itself.
+        found[name] = unique_name((name[len(prefix) :],), taken) if under else name
+        taken.add(found[name])
+    return found
+
+
+def _find_below(structure: Node, state: Any, under: str) -> Any:
+    """What a state has at a dotted path, or a dict of what is below it; None if nothing is. Keys may have dots."""
+    if not isinstance(structure, dict):
+        return None
+    children = structure.get("dict") or next((enumerate(structure[tag]) for tag in SEQUENCES if tag in structure), ())
+    below = {}
+    for key, node in children:
+        if str(key) == under:
+            return state[key]
+        if under.startswith(f"{key}."):
+            found = _find_below(node, state[key], under[len(str(key)) + 1 :])
+            if found is not None:
+                return found
+        if isinstance(key, str) and key.startswith(f"{under}."):
+            below[key[len(under) + 1 :]] = state[key]
+    return below or None
 
 
 async def write_state(
@@ -68,8 +105,8 @@ async def write_state(
     *,
     under: str = "",
     shard_bytes: int = hugging_face.SHARD_BYTES,
-) -> int:
-    """Write a checkpoint, or what is below a dotted path of it, in another format; return how many tensors it has."""
+) -> Written:
+    """Write a checkpoint, or what is below a dotted path of it, in another format."""
     names = name_tensors(manifest, under)
     if under and not names:
         raise ForeignFormatError(str(target), f"the checkpoint has no tensors below {under!r:.80}")
@@ -84,9 +121,13 @@ async def write_state(
             raise ForeignFormatError(str(target), f"it cannot be written ({error.strerror or error})") from error
     else:
         state = await archive.restore(manifest, on_bytes)
-        for key in under.split(".") if under else ():
-            if not isinstance(state, dict) or key not in state:
-                raise ForeignFormatError(str(target), f"the checkpoint has no dict at {under!r:.80}")
-            state = state[key]
+        if under:
+            state = _find_below(manifest.structure, state, under)
         (torch_files.write_torch if form == "torch" else dcp_folders.write_dcp)(state, target)
-    return len(names)
+        return Written(len(names))
+    types = {name: DTYPES[manifest.tensors[name].dtype] for name in names}
+    return Written(len(names), [f"{name} ({each.name})" for name, each in types.items() if _is_unnamed(each)])
+
+
+def _is_unnamed(dtype: DType) -> bool:
+    return dtype.stored_as is None or dtype.name.startswith(("datetime64", "timedelta64"))

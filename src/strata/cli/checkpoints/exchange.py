@@ -6,12 +6,15 @@ import asyncio
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strata.cli.checkpoints.arguments import Job, Step, Where, open_archive, open_manager, show_size
 from strata.cli.progress import show_bytes
+
+if TYPE_CHECKING:
+    from strata.checkpoint.exchange.formats import Written
 
 
 class FormatName(StrEnum):
@@ -41,7 +44,7 @@ def export_checkpoint(
     """Write a checkpoint in the format of another tool, with every tensor whole, however many parts it has."""
     target = _check_target(target, force=force)
 
-    async def run() -> int:
+    async def run() -> Written:
         from strata.checkpoint.exchange.formats import write_state
 
         archive = open_archive(where, job)
@@ -51,10 +54,13 @@ def export_checkpoint(
                 archive, manifest, target, form.value, on_bytes, under=under, shard_bytes=shard_bytes
             )
 
-    count = asyncio.run(run())
+    written = asyncio.run(run())
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
     size = show_size(sum(each.stat().st_size for each in files))
-    sys.stdout.write(f"wrote step {step} to {target} ({count} tensors, {size})\n")
+    sys.stdout.write(f"wrote step {step} to {target} ({written.tensors} tensors, {size})\n")
+    if written.unnamed:
+        kind = "as raw bytes, or as int64 if they are times"
+        sys.stdout.write(f"safetensors has no type for these; they are in it {kind}: {', '.join(written.unnamed)}\n")
 
 
 def import_checkpoint(
