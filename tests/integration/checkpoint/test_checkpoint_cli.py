@@ -98,6 +98,19 @@ def test_a_step_is_deleted_when_its_owner_means_it(where: Path) -> None:
     assert "step 3 is pinned; unpin it first" in ckpt("delete", where, 3, "--yes").stderr
 
 
+def test_a_pin_of_a_step_that_does_not_exist_is_neither_set_nor_removed(where: Path, tmp_path: Path) -> None:
+    for place in (where, tmp_path / "nowhere"):
+        for options in ([], ["--remove"]):
+            done = ckpt("pin", place, 9, *options)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "there is no checkpoint of step 9" in done.stderr
+    assert not (tmp_path / "nowhere").exists()
+    ckpt("pin", where, 3)
+    (where / "default/checkpoints/step_3/metadata.json").write_bytes(b"damaged")
+    assert ckpt("pin", where, 3, "--remove").stdout == "step 3 is left to retention\n"
+    assert ckpt("delete", where, 3, "--yes").returncode == 0
+
+
 def test_errors_are_one_line(where: Path) -> None:
     done = ckpt("show", where, 9)
     assert (done.returncode, done.stdout) == (1, "")

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _FIRST_LINE = re.compile(rb'\{"format":"([a-z-]{1,40})","version":([0-9]{1,9}),"digest":"([0-9a-f]{32})",')
+# The year 10000, which no calendar shows.
+MAX_TIME_S = 253_402_300_800
 _KINDS = ("numpy", "torch", "jax", "scalar", "bytes", *kinds.READ_AS)
 # What reading values of a wrong form raises; anything else is a bug of ours.
 _WRONG_FORM = (
@@ -63,7 +65,7 @@ def decode(data: bytes, kind: Format = "strata-checkpoint") -> Manifest:
     """Return the manifest of these bytes, or raise ManifestProblem."""
     rest = _check_seal(data, kind)
     try:
-        body = json.loads(b"{" + rest, parse_constant=_refuse_constant)["manifest"]
+        body = json.loads(b"{" + rest, parse_constant=_refuse_constant, parse_float=_finite)["manifest"]
         return _read_body(body, whole=kind == "strata-checkpoint")
     except _WRONG_FORM as error:
         # Whole by its digest, and yet not what it says: it was not written by us.
@@ -92,6 +94,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
+def _finite(text: str) -> float:
+    """A number that JSON can hold and a float cannot, such as 1e999, would be infinity."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is beyond what a float holds")
+    return number
+
+
 def _read_body(body: dict[str, Any], *, whole: bool) -> Manifest:
     parts = tuple(_read_part(part) for part in _list(body["parts"]))
     tensors = {name: _read_tensor(tensor, parts) for name, tensor in body["tensors"].items()}
@@ -105,7 +115,7 @@ def _read_body(body: dict[str, Any], *, whole: bool) -> Manifest:
     else:
         _check_structure(structure, tensors)
     parent, created_s = body["parent"], body["created_s"]
-    if type(created_s) not in (int, float):
+    if type(created_s) not in (int, float) or not 0 <= created_s < MAX_TIME_S:
         raise TypeError(f"{created_s!r:.40} is not a time")
     return Manifest(
         job_id=_text(body["job_id"]),
@@ -152,6 +162,9 @@ def _read_part(part: dict[str, Any]) -> PartRecord:
 def _read_tensor(tensor: dict[str, Any], parts: tuple[PartRecord, ...]) -> StoredTensor:
     dtype, shape = tensor["dtype"], _shape(tensor["shape"])
     itemsize = DTYPES[dtype].itemsize
+    # Libraries compute with 64 bits, also where a 0 among the sizes makes the tensor empty.
+    if math.prod(size for size in shape if size) * itemsize > kinds.MAX_COUNT:
+        raise ValueError("a tensor has a shape that no memory holds")
     slices = []
     for part, offset, start, piece in _list(tensor["slices"]):
         stored = StoredSlice(_count(part), _count(offset), _shape(start), _shape(piece))

@@ -77,19 +77,23 @@ class Pruner:
         await self._storage.write(self._path(layout.pin_name(step)), json.dumps({"reason": reason}).encode())
 
     async def unpin(self, step: int) -> None:
-        """Leave a checkpoint to retention again."""
+        """Leave a checkpoint to retention again, also a damaged one."""
+        await self._require(step)
         await self._storage.delete(self._path(layout.pin_name(step)))
 
     async def delete(self, step: int) -> None:
         """Delete one checkpoint, readable or not, and what only it needed."""
         async with self._lock:
-            if not await self._storage.exists(self._path(layout.manifest_name(step))):
-                raise CheckpointNotFoundError(step, path=self._directory, known=await self._catalog.steps())
+            await self._require(step)
             if await self._storage.exists(self._path(layout.pin_name(step))):
                 raise CheckpointPinnedError(step)
             if self._in_use.last is not None and self._in_use.last.step == step:
                 self._in_use.last = None
             await self._remove({step})
+
+    async def _require(self, step: int) -> None:
+        if not await self._storage.exists(self._path(layout.manifest_name(step))):
+            raise CheckpointNotFoundError(step, path=self._directory, known=await self._catalog.steps())
 
     async def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Delete what the policy does not keep, and debris; return what was, or would be, deleted and why."""

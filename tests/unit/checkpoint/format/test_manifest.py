@@ -161,6 +161,8 @@ def nest(depth: int) -> Any:
         (["created_s"], float("nan")),
         (["created_s"], 10**400),
         (["created_s"], "now"),
+        (["created_s"], -1),
+        (["created_s"], 1e15),
         (["step"], 10**30),
         (["parts", 0, "extents", 0, 0], "../../etc/passwd"),
         (["parts", 0, "extents", 0, 0], "/etc/passwd"),
@@ -168,6 +170,8 @@ def nest(depth: int) -> Any:
         (["parts", 0, "extents", 0, 0], "step_1/a\x00"),
         (["tensors", "w", "shape"], [1 << 62, 1 << 62]),
         (["tensors", "w", "shape"], [1] * 100),
+        (["tensors", "empty"], {"dtype": "float32", "shape": [1 << 62, 1 << 62, 0], "slices": []}),
+        (["tensors", "empty"], {"dtype": "float64", "shape": [0, 1 << 62], "slices": []}),
         (["tensors", "w", "slices"], []),
         (["tensors", "w", "slices"], [[0, 4096, [0, 0], [2, 2]], [0, 4096, [0, 1], [1, 2]]]),
     ],
@@ -180,6 +184,15 @@ def test_a_well_sealed_manifest_of_nonsense_is_refused(path: list[Any], value: A
     place[path[-1]] = value
     with pytest.raises(ManifestProblem):
         decode(seal_body(body))
+
+
+@pytest.mark.parametrize("key", ["created_s", "metadata", "structure"])
+def test_a_number_beyond_all_floats_is_refused_and_not_infinity(key: str) -> None:
+    body = json.loads(encode(SAMPLE))["manifest"]
+    body[key] = {"metadata": {"loss": 4711}, "structure": {"dict": [["lr", 4711]]}}.get(key, 4711)
+    text = json.dumps(body).replace("4711", "1e999")
+    with pytest.raises(ManifestProblem, match="not as a manifest must be"):
+        decode(seal("strata-checkpoint", 2, f'"manifest":{text}}}\n'.encode()))
 
 
 def test_metadata_that_is_not_json_is_refused() -> None:
