@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,6 +149,21 @@ class TestBrokenDisks:
             assert temporary_files(folder / "root") == []
             assert os.statvfs(folder).f_bfree >= before - 16
             await storage.write("fits", bytes(20 * MIB))
+
+    @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
+    async def test_a_disk_that_is_full_before_the_first_write_is_said(self, tmp_path: Path, kind: str) -> None:
+        make = mounts.ext4 if kind == "ext4" else mounts.tmpfs
+        with make(tmp_path / "small", size_bytes=16 * MIB) as folder:
+            (folder / "root").mkdir()
+            with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
+                while filler.write(bytes(4096)):
+                    pass
+            storage = LocalStorage(folder / "root")
+            with pytest.raises(StorageFullError, match="No space left"):
+                await storage.write("small", bytes(8192))
+            assert temporary_files(folder / "root") == []
+            (folder / "filler").unlink()
+            await storage.write("small", bytes(8192))
 
     async def test_a_read_only_disk_can_be_read_and_refuses_writes(self, tmp_path: Path) -> None:
         with mounts.tmpfs(tmp_path / "frozen", size_bytes=8 * MIB) as folder:

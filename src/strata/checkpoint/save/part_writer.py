@@ -1,7 +1,8 @@
 """The writer: a staged part to storage with its digests, then the manifest, always last.
 
-Nothing that was there is written over: a part whose name is taken by a dead save gets another name, and the
-manifest is put only if there is none. So whatever dies in between, readers see the old checkpoints and no other.
+Nothing that was there is written over: a part whose name is taken, by a dead save or by another process that saves the
+same step at this moment, gets another name, and the manifest is put only if there is none. So whatever dies in between,
+readers see the old checkpoints and no other.
 """
 
 from __future__ import annotations
@@ -54,21 +55,29 @@ class Writer:
             await asyncio.to_thread(image.wait_ready, image.size_bytes)
             changes = await asyncio.to_thread(find_changes, image.view, parent)
             if changes is not None:
-                name = await self._free_name(step, part, parts, opaque=opaque, token=token, delta=True)
+                name = ""
+                if changes.runs:
+                    name = await self._free_name(step, part, parts, opaque=opaque, token=token, delta=True)
                 return await self._write_changes(image.view, name, changes.digests, changes.runs, parent)
         name = await self._free_name(step, part, parts, opaque=opaque, token=token)
-        view = image.view
-        files = self._storage.local_files
-        if files is not None:
+        try:
+            chunks = await self._digest_during(image, self._write_whole(image, name))
+        except ObjectExistsError:
+            # Another process saves this step too, and took the name since it was seen to be free.
+            name = layout.part_name(step, part, parts, opaque=opaque, token=_new_token())
+            chunks = await self._digest_during(image, self._write_whole(image, name))
+        size_bytes = len(image.view)
+        extents = (Extent(name, 0, size_bytes),) if size_bytes else ()
+        return PartRecord(size_bytes, digest_part(chunks), tuple(chunks), extents)
+
+    async def _write_whole(self, image: StagedImage, name: str) -> None:
+        if (files := self._storage.local_files) is not None:
             # What is staged is written while the rest is still being staged.
-            work = files.write_behind(self._full(name), view, image.take)
-        else:
-            # Object stores copy what they stream, so there it is better to wait for the whole.
-            await asyncio.to_thread(image.wait_ready, image.size_bytes)
-            work = self._storage.write(self._full(name), view)
-        chunks = await self._digest_during(image, work)
-        extents = (Extent(name, 0, len(view)),) if len(view) else ()
-        return PartRecord(len(view), digest_part(chunks), tuple(chunks), extents)
+            await files.write_behind(self._full(name), image.view, image.take)
+            return
+        # Object stores copy what they stream, so there it is better to wait for the whole.
+        await asyncio.to_thread(image.wait_ready, image.size_bytes)
+        await self._storage.write(self._full(name), image.view)
 
     async def _digest_during(self, image: StagedImage, work: Coroutine[Any, Any, None]) -> list[bytes]:
         digests = asyncio.create_task(asyncio.to_thread(digest_behind, image.view, image.wait_ready))
@@ -126,12 +135,29 @@ class Writer:
         self, step: int, part: int, parts: int, *, opaque: bool, token: str, delta: bool = False
     ) -> str:
         name = layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=token)
-        if not token and await self._storage.exists(self._full(name)):
-            return layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=uuid.uuid4().hex[:8])
-        return name
+        if token or await self._claim(name, will_refuse=self._storage.local_files is not None and not delta):
+            return name
+        return layout.part_name(step, part, parts, opaque=opaque, delta=delta, token=_new_token())
+
+    async def _claim(self, name: str, *, will_refuse: bool) -> bool:
+        """Whether a name is this save's own: an empty object takes it, unless the write refuses a name that is taken.
+
+        An upload replaces what is there, so that another process could replace what was committed meanwhile.
+        """
+        if will_refuse:
+            return not await self._storage.exists(self._full(name))
+        try:
+            await self._storage.write_new(self._full(name), b"")
+        except ObjectExistsError:
+            return False
+        return True
 
     def _full(self, name: str) -> str:
         return f"{self._directory}/{name}"
+
+
+def _new_token() -> str:
+    return uuid.uuid4().hex[:8]
 
 
 def _encode_checked(manifest: Manifest) -> bytes:

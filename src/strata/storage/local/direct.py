@@ -94,10 +94,14 @@ def probe_direct(directory_fd: int, name: str) -> WriteMode:
             return "buffered"
         raise
     try:
-        # Not closed by hand: the traceback of a failed write holds a view of it, so that closing it would fail too.
-        view = memoryview(mmap.mmap(-1, 2 * BLOCK_BYTES))
-        minds_addresses = not _takes_write(fd, view[1 : 1 + BLOCK_BYTES])
-        return "direct" if minds_addresses and _takes_write(fd, view[:BLOCK_BYTES]) else "buffered"
+        with (
+            mmap.mmap(-1, 2 * BLOCK_BYTES) as memory,
+            # Released before the memory is closed, also when the disk is full.
+            memoryview(memory) as view,
+            view[1 : 1 + BLOCK_BYTES] as shifted,
+            view[:BLOCK_BYTES] as aligned,
+        ):
+            return "direct" if not _takes_write(fd, shifted) and _takes_write(fd, aligned) else "buffered"
     finally:
         os.close(fd)
         _unlink_if_there(name, directory_fd)

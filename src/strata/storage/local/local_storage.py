@@ -93,13 +93,13 @@ class LocalStorage:
         await run_blocking(check_key(path), lambda stop: self._write(path, view, stop, replace=True))
 
     async def write_behind(self, path: str, data: Buffer, wait_ready: WaitReady) -> None:
-        """As :meth:`write`, but ``data`` may still be filled, front to back, while its beginning is written.
+        """As :meth:`write_new`, but ``data`` may still be filled, front to back, while its beginning is written.
 
         ``wait_ready(end)`` is called in other threads; it returns when the first ``end`` bytes are final.
         """
         view = view_bytes(data)
         await run_blocking(
-            check_key(path), lambda stop: self._write(path, view, stop, replace=True, wait_ready=wait_ready)
+            check_key(path), lambda stop: self._write(path, view, stop, replace=False, wait_ready=wait_ready)
         )
 
     async def write_new(self, path: str, data: Buffer) -> None:
