@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -220,6 +221,7 @@ class CheckpointManager:
 
     def commit(self, step: int, *, generation: int = 0, timeout_s: float | None = None) -> CheckpointInfo:
         """Make a checkpoint of all parts of a step that were saved in this generation; not for a coordinator's."""
+        step = _check_step(step)
         info = self._call(self._commit.commit_parts(step, generation), f"the commit of step {step}", timeout_s)
         self._notices.warn()
         return info
@@ -241,6 +243,7 @@ class CheckpointManager:
         ``like`` gives structure, types, devices and slices, and its tensors are filled in place; after an error
         their values are undefined. ``only`` is a pattern, or several, of dotted paths.
         """
+        step = None if step is None else _check_step(step)
         # It may be filled in place, while a lazy save still copies it.
         self._saver.wait_staged()
         what = "the restore" if step is None else f"the restore of step {step}"
@@ -250,6 +253,7 @@ class CheckpointManager:
         self, step: int | None = None, like: Any = None, *, only: str | Sequence[str] = ()
     ) -> Restored:
         """As :meth:`load`, for an event loop."""
+        step = None if step is None else _check_step(step)
         await asyncio.to_thread(self._saver.wait_staged)
         return await asyncio.wrap_future(self._work.submit(self._load(step, like, _patterns(only))))
 
@@ -281,15 +285,15 @@ class CheckpointManager:
 
     def pin(self, step: int, reason: str = "") -> None:
         """Keep a checkpoint whatever retention thinks."""
-        self._call(self._engine.pruner.pin(step, reason), f"the pin of step {step}", None)
+        self._call(self._engine.pruner.pin(_check_step(step), reason), f"the pin of step {step}", None)
 
     def unpin(self, step: int) -> None:
         """Leave a checkpoint to retention again."""
-        self._call(self._engine.pruner.unpin(step), f"the unpin of step {step}", None)
+        self._call(self._engine.pruner.unpin(_check_step(step)), f"the unpin of step {step}", None)
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint, also a damaged one whose step is to be saved again."""
-        self._call(self._delete(step), f"the deletion of step {step}", None)
+        self._call(self._delete(_check_step(step)), f"the deletion of step {step}", None)
 
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Delete what retention does not keep, and debris; return what was, or would be, deleted and why."""
@@ -305,7 +309,7 @@ class CheckpointManager:
         Nobody may work on the job. Newer checkpoints are set aside: no restart takes them, and they are kept.
         ``strata rewind`` also checks what the numbers of the batches mean, and tells a coordinator.
         """
-        work = self._engine.rewinder.rewind(to_step, skips, dataset)
+        work = self._engine.rewinder.rewind(_check_step(to_step), skips, dataset)
         return self._call(work, f"the rewind to step {to_step}", None)
 
     async def _delete(self, step: int) -> None:
@@ -360,3 +364,11 @@ class CheckpointManager:
 
 def _patterns(only: str | Sequence[str]) -> tuple[str, ...]:
     return (only,) if isinstance(only, str) else tuple(only)
+
+
+def _check_step(step: Any) -> int:
+    """Return a step as an int: the name of its directory would also be that of a string."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise ValueError(f"step is of type {type(step).__name__}; use a whole number") from None

@@ -83,7 +83,7 @@ class LocalFiles(Protocol):
     """What a store can do whose objects are files of this machine, for callers with threads of their own."""
 
     async def write_behind(self, path: str, data: Buffer, wait_ready: Callable[[int], None]) -> None:
-        """As :meth:`Storage.write_new`, but ``data`` may still be filled, front to back, while its beginning is written.
+        """As :meth:`Storage.write_new`; ``data`` may still be filled, front to back, while its beginning is written.
 
         ``wait_ready(end)`` is called in other threads; it returns when the first ``end`` bytes are final.
         """

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -205,6 +205,21 @@ def test_diff_says_by_how_much(tmp_path: Path) -> None:
     shown = ckpt("diff", tmp_path, 1, 2).stdout
     assert "max abs" in shown
     assert "6.5" in shown
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [([1], (1,)), ({}, None), ({1: 2}, {"1": 2}), ({"a": {}}, {}), ([], ()), (bytearray(b"x"), b"x")]
+)
+def test_diff_says_that_kinds_differ_although_all_values_are_the_same(tmp_path: Path, left: Any, right: Any) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"w": np.ones(2), "x": left}, 1)
+    # Another manager, which does not warn that no tensor changed since the last save.
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"w": np.ones(2), "x": right}, 3)
+    done = ckpt("diff", tmp_path, 1, 3)
+    assert done.returncode == 0
+    assert "hold the same state" not in done.stdout
+    assert "same state" in ckpt("diff", tmp_path, 1, 1).stdout
 
 
 def test_ls_goes_on_beside_a_manifest_that_cannot_be_read(where: Path) -> None:

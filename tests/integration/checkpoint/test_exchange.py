@@ -212,9 +212,7 @@ def test_what_is_not_there_is_named(where: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["safetensors", "hf", "dcp", "torch"])
 @pytest.mark.parametrize("under", ["model.layers.1", "model.0", "model.a.b", "flat"])
-def test_every_format_exports_what_is_below_a_path_whatever_its_keys_are(
-    tmp_path: Path, form: str, under: str
-) -> None:
+def test_every_format_exports_what_is_below_a_path_whatever_its_keys_are(tmp_path: Path, form: str, under: str) -> None:
     wanted = {"w": torch.full((3,), 7.0)}
     other = {"w": torch.zeros(3)}
     tree = {"layers": [other, wanted], 0: wanted, "a.b": wanted, "a": {"c": other, "b": wanted}, "a.c": other}

@@ -343,3 +343,14 @@ def test_a_handle_tells_how_far_a_local_save_is(tmp_path: Path, monkeypatch: pyt
         handle.result()
     assert len(set(seen)) >= 5
     assert seen[0] < handle.bytes_total == handle.bytes_done
+
+
+def test_a_step_of_another_type_is_a_mistake_and_touches_nothing(manager: CheckpointManager) -> None:
+    manager.save({"w": np.ones(2)}, 7)
+    for step in ("7", 7.0, [7]):
+        calls: list[Any] = [manager.load, manager.delete, manager.pin, manager.unpin, manager.commit, manager.rewind]
+        for call in calls:
+            with pytest.raises(ValueError, match="use a whole number"):
+                call(step)
+    assert manager.load(np.int64(7)).step == 7  # type: ignore[arg-type]
+    assert manager.list_checkpoints() == [7]

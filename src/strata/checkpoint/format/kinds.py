@@ -175,6 +175,8 @@ def check_tensor(value: Any) -> None:
             raise RefusedError("is traced and has no values yet: save outside of what is compiled")
         if value.is_deleted():
             raise RefusedError("was deleted or donated, so it has no values any more")
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise RefusedError("is a key of JAX's random numbers: save jax.random.key_data(value)")
     if len(getattr(value, "shape", ())) > MAX_DIMS:
         raise RefusedError(f"has more than {MAX_DIMS} dimensions")
 

@@ -184,6 +184,8 @@ class Archive:
                 on_bytes(len(a_bytes))
         if left.is_opaque and right.is_opaque and left.parts[0].digest != right.parts[0].digest:
             found.append(Difference("model.bin", "values", f"{left.size_bytes} -> {right.size_bytes} bytes"))
+        if not found and left.structure != right.structure:
+            found.append(Difference("(state)", "type", "kinds of containers, keys or tensors, or empty containers"))
         return sorted(found, key=lambda each: each.name)
 
 

@@ -516,6 +516,8 @@ def test_jax_arrays_without_values_are_refused() -> None:
     deleted.delete()
     check_law({"w": deleted}, refused=True)
     check_law({"key": jax.random.key(0)}, refused=True)
+    with CheckpointManager(storage=MemoryStorage()) as manager, pytest.raises(UnsavableStateError, match="key_data"):
+        manager.save({"key": jax.random.key(0)}, 1)
     check_law({"w": jax.numpy.arange(3, dtype=jax.numpy.bfloat16), "i": jax.numpy.ones(2, "int4")}, refused=False)
     seen = []
 
