@@ -83,7 +83,7 @@ class Engine:
         self._policy = saving
         self._clock = clock
         self._on_read = on_read
-        # Newer than what was restored: of a history that nobody continues, and perhaps damaged.
+        # No parents of deltas: newer than what was restored, or seen before damage was found.
         self._abandoned: set[int] = set()
         self._scratch: list[mmap.mmap] = []
         # Those that this process goes on after; None until someone asked.
@@ -255,11 +255,15 @@ class Engine:
     ) -> Restored:
         """Restore a step; ``skipped`` says why it is not a newer one."""
         with counted(self._in_use.reading, step):
-            manifest = await self.catalog.read(step)
-            self._check_line(manifest)
-            on_bytes = add_up(self._on_read, manifest.size_bytes)
-            reader = Reader(self.storage, self.directory, manifest, on_bytes, scratch=self._scratch)
-            data, unused = await restore(manifest, reader, like=like, only=only)
+            try:
+                manifest = await self.catalog.read(step)
+                self._check_line(manifest)
+                on_bytes = add_up(self._on_read, manifest.size_bytes)
+                reader = Reader(self.storage, self.directory, manifest, on_bytes, scratch=self._scratch)
+                data, unused = await restore(manifest, reader, like=like, only=only)
+            except DamagedCheckpointError:
+                await self._distrust_all()
+                raise
             if self._policy.delta:
                 self._abandoned = {newer for newer in await self.catalog.steps() if newer > step}
         self._in_use.last = manifest
@@ -275,6 +279,12 @@ class Engine:
             unused=unused,
             rewinds=self._rewinds or (),
         )
+
+    async def _distrust_all(self) -> None:
+        """Have the next save be full: the chunks that are damaged may be those of other checkpoints too."""
+        if self._policy.delta:
+            self._in_use.last = None
+            self._abandoned = set(await self.catalog.steps())
 
     def _check_line(self, manifest: Manifest) -> None:
         """Raise if a process saved it that did not know of a rewind: it went on where the job did not."""
@@ -294,9 +304,17 @@ class Engine:
                 parent = await self.catalog.read(steps[-1]) if steps else None
             except (DamagedCheckpointError, CheckpointNotFoundError, UnknownFormatError):
                 return None
+            if parent is not None and not await self._has_all(parent):
+                return None
         if parent is None or parent.deltas + 1 >= self._policy.full_every or len(parent.parts) != draft.parts:
             return None
         return parent
+
+    async def _has_all(self, manifest: Manifest) -> bool:
+        """Whether the objects of a checkpoint that was not read here are there: what points at them needs them too."""
+        sizes = {info.path: info.size_bytes for info in await self.catalog.list_objects()}
+        extents = [extent for part in manifest.parts for extent in part.extents]
+        return all(extent.offset + extent.length <= sizes.get(extent.path, -1) for extent in extents)
 
     async def _exists(self, name: str) -> bool:
         return await self.storage.exists(f"{self.directory}/{name}")

@@ -181,3 +181,44 @@ def test_parts_of_several_writers_are_deltas_too() -> None:
         with pytest.raises(IncompleteCheckpointError, match="was deleted meanwhile"):
             one.commit(4)
         assert one.list_checkpoints() == [1, 2]
+
+
+@pytest.mark.parametrize("harm", ["lost", "cut", "changed"])
+def test_no_delta_is_made_of_a_checkpoint_that_cannot_be_restored(harm: str) -> None:
+    storage, saving, weights = MemoryStorage(), SavePolicy(delta=True), base()
+    with CheckpointManager(storage=storage, saving=saving) as manager:
+        for step in (1, 2):
+            weights[0] = step
+            manager.save({"w": weights}, step)
+    path = "default/checkpoints/step_1/model-00001-of-00001.safetensors"
+    data = storage._objects[path].data
+    asyncio.run(storage.delete(path))
+    if harm != "lost":
+        changed = data[:-1] if harm == "cut" else data[:-1] + bytes([data[-1] ^ 1])
+        asyncio.run(storage.write(path, changed))
+    with CheckpointManager(storage=storage, saving=saving) as manager:
+        if harm == "changed":
+            # Nobody knows of a flipped bit before it is read.
+            with pytest.raises(DamagedCheckpointError):
+                manager.load()
+        weights[0] = 3
+        assert manager.save({"w": weights}, 3).parent is None
+        assert np.array_equal(manager.load(3).data["w"], weights)
+        weights[0] = 4
+        assert manager.save({"w": weights}, 4).parent == 3
+
+
+def test_damage_that_a_restore_finds_makes_the_next_save_full() -> None:
+    storage, weights = MemoryStorage(), base()
+    with CheckpointManager(storage=storage, saving=SavePolicy(delta=True)) as manager:
+        for step in (1, 2, 3):
+            weights[0] = step
+            manager.save({"w": weights}, step)
+        path = "default/checkpoints/step_1/model-00001-of-00001.safetensors"
+        data = storage._objects[path].data
+        asyncio.run(storage.write(path, data[:-1] + bytes([data[-1] ^ 1])))
+        with pytest.raises(DamagedCheckpointError):
+            manager.load(2)
+        weights[0] = 4
+        assert manager.save({"w": weights}, 4).parent is None
+        assert np.array_equal(manager.load().data["w"], weights)
