@@ -47,10 +47,8 @@ JOIN_BYTES = 16 << 10
 GATHER_BYTES = 64 << 10
 # A thousand workers may come back in the same moment.
 BACKLOG = 4096
-# So many refused connections wait for their answer; more are closed at once.
-MAX_REFUSED = 1_000
-# A close frame takes 125 bytes, two of them for the code.
-MAX_REASON_BYTES = 120
+MAX_REFUSED = 1_000  # so many refused connections wait for their answer; more are closed at once
+MAX_REASON_BYTES = 120  # a close frame takes 125 bytes, two of them for the code
 # Why a connection is not read from: it has too many requests without an answer, its tenant sent more than its quota of
 # requests, its tenant has too much waiting while others are there, or it does not read its answers.
 _FULL, _RATE, _TURN, _UNREAD = 1, 2, 4, 8
