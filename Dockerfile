@@ -32,7 +32,7 @@ ENV SOURCE_DATE_EPOCH=1577836800 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHEC
 WORKDIR /build
 COPY requirements/build.txt requirements/
 RUN python3 -m venv --without-pip /builder \
-    && python3 -m pip --python /builder/bin/python install --no-compile --require-hashes --only-binary :all: -r requirements/build.txt
+    && python3 -m pip --python /builder/bin/python install --no-compile --no-deps --require-hashes --only-binary :all: -r requirements/build.txt
 COPY LICENSE README.md pyproject.toml ./
 COPY src src
 COPY --from=dashboard /build/src/strata/dashboard/static src/strata/dashboard/static
@@ -45,7 +45,7 @@ ARG PIP_NO_INDEX
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY requirements/coordinator.txt /requirements.txt
 RUN python3 -m venv --without-pip /opt/strata \
-    && python3 -m pip --python /opt/strata/bin/python install --no-compile --require-hashes --only-binary :all: -r /requirements.txt
+    && python3 -m pip --python /opt/strata/bin/python install --no-compile --no-deps --require-hashes --only-binary :all: -r /requirements.txt
 COPY --from=wheel /wheel /wheel
 # Without the tests and headers of libraries. Compiled files hold a hash and no time, so that they too are reproducible;
 # it is not checked at import, because nothing in the image changes.

@@ -13,10 +13,11 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The version in the metadata of the installation is that of the package.
+# The version in the metadata of the installation is that of the package. The lock names every package, so none is
+# resolved: pip would look at the newest release of what is wanted with an extra, and refuse it for want of a hash.
 $(READY): pyproject.toml requirements/dev.txt src/strata/__init__.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

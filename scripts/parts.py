@@ -127,15 +127,9 @@ def install(names: list[str]) -> None:
         if has_apt():
             _install_debian(sorted({package for part in wanted for package in part.debian}))
         _run(
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--require-hashes",
-            "-r",
-            REQUIREMENTS / "services.txt",
-        )
+            sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes",
+            "-r", REQUIREMENTS / "services.txt",
+        )  # fmt: skip
     # Their builds differ by platform, so they are pinned by version and not by hash.
     if unhashed := sorted({package for part in wanted for package in part.unhashed}):
         _run(sys.executable, "-m", "pip", "install", "-q", "-c", REQUIREMENTS / "torch.txt", *unhashed)

@@ -32,6 +32,16 @@ def test_no_lock_of_a_node_package_names_a_registry() -> None:
         assert '"resolved"' not in path.read_text(), path
 
 
+def test_nothing_is_resolved_where_a_lock_is_installed() -> None:
+    """A release that is newer than the lock has no hash there, and pip refuses it before it looks at the lock."""
+    found = 0
+    for path in (ROOT / "Makefile", *ROOT.glob("Dockerfile*"), *(ROOT / "scripts").glob("*.py")):
+        for place in re.finditer("--require-hashes", text := path.read_text()):
+            found += 1
+            assert "--no-deps" in text[place.start() - 20 : place.end() + 20], path
+    assert found
+
+
 def test_every_pinned_requirement_has_a_hash() -> None:
     for name in ("dev.txt", "services.txt", "bench.txt", "build.txt", "coordinator.txt", "worker.txt"):
         text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
