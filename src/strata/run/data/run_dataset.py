@@ -166,6 +166,13 @@ class RunDataset:
         """Whether all workers get as many batches of an epoch."""
         return self._params.is_global
 
+    def is_over_for_all(self, epochs: int) -> bool:
+        """Whether no worker has a batch left of so many epochs, by the checkpoint that all have just restored.
+
+        Of a packed dataset nobody knows that of the others: each may have documents that it carried over.
+        """
+        return self._assembled is None and self.epoch >= epochs
+
     def __iter__(self) -> Iterator[Batch]:
         """Yield this worker's batches; in global order some may be empty, so that all workers get as many.
 

@@ -89,26 +89,32 @@ class Loop:
         while True:
             if not follows:
                 self._run.restore(self._state)
-            follows = False
             self._ending.begin()
             try:
                 self._check_bound()
-                yield from self._go_on()
+                if follows or not self._is_over_for_all():
+                    yield from self._hand_out()
+                self._ending.finish(self._state)
             except Reconfigure as error:
                 if self._ending.is_told_to_stop():
                     self._ending.stop()
                 if not self._recover:
                     raise
                 log.info("%s", error)
+                follows = False
                 continue
             return
+
+    def _is_over_for_all(self) -> bool:
+        """Whether the checkpoint that all have just restored is of the end, so that nobody has a step to do."""
+        return self._dataset is not None and self._dataset.is_over_for_all(self._epochs)
 
     def _check_bound(self) -> None:
         bound = self._run.bound_generation
         if not self._recover and bound is not None and bound != self._run.generation:
             raise Reconfigure(bound, "the membership changed after the process group was made")
 
-    def _go_on(self) -> Iterator[Step]:
+    def _hand_out(self) -> Iterator[Step]:
         run, dataset, batches = self._run, self._dataset, self._batches()
         while self._until is None or run.step_number < self._until:
             began_s = time.monotonic()
@@ -126,7 +132,6 @@ class Loop:
                 run.save(self._state)
             if run.should_stop():
                 self._ending.stop()
-        self._ending.finish(self._state)
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
         """Yield batches with their epochs, and then None without end."""
