@@ -19,6 +19,7 @@ def test_the_loop_of_a_finished_job_yields_no_step_and_saves_nothing(tmp_path: P
         job.start("w0", "w1")
         job.check_finished()
         saved = sorted(path.name for path in (tmp_path / "checkpoints").glob("*/checkpoints/*"))
+        assert saved
         job.start("w0", "w1")
         job.check_finished()
         assert not [said for worker in job.workers.values() for said in worker.said if "step" in said]
