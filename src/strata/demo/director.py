@@ -146,7 +146,8 @@ class Director:
     async def play_reference(self) -> None:
         """Train the same alone and undisturbed, to compare with."""
         command = [sys.executable, "-m", "strata.demo.worker", str(self._folder), str(self._scene.epochs), "0"]
-        process = WorkerProcess.start("reference", 0, [*command, "--local"], _ENVIRONMENT, lambda *_: None)
+        environment = {**_ENVIRONMENT, "JOB_FOLDER": str(self._folder / "job")}
+        process = WorkerProcess.start("reference", 0, [*command, "--local"], environment, lambda *_: None)
         ended = await process.wait()
         if ended.code != 0:
             raise RuntimeError(f"the undisturbed run failed: {ended}\n" + "\n".join(ended.last_lines))
