@@ -7,6 +7,8 @@ all traffic of a large job, so here they cost a third of the general way.
 from __future__ import annotations
 
 from strata.cluster import commands as c
+from strata.cluster.access import Principal
+from strata.cluster.access.names import present, shown
 from strata.cluster.commands import Command, WorkerState
 from strata.cluster.events import Effect
 from strata.cluster.replies import Done, HeartbeatReply, Registered, Reply
@@ -91,6 +93,32 @@ def write_effect(effect: Effect) -> bytes:
     message = convert.effect_to_message(effect)
     getattr(message, convert.EFFECTS[type(effect)]).ClearField("to")
     return pb.ServerFrame(effect=message).SerializeToString()
+
+
+class EffectFrames:
+    """An effect as it is sent: made once for each name that those who are told have for the job."""
+
+    __slots__ = ("_effect", "_frames", "_last", "_to")
+
+    def __init__(self, effect: Effect) -> None:
+        self._effect = effect
+        self._frames: dict[str, bytes] = {}
+        # Most who are told are the same principal.
+        self._to: Principal | None = None
+        self._last = b""
+
+    def of(self, principal: Principal) -> bytes:
+        """Return the bytes for someone."""
+        if principal is not self._to:
+            self._to, self._last = principal, self._make(principal)
+        return self._last
+
+    def _make(self, principal: Principal) -> bytes:
+        name = shown(principal, self._effect.job_id)
+        frame = self._frames.get(name)
+        if frame is None:
+            frame = self._frames[name] = write_effect(present(principal, self._effect))
+        return frame
 
 
 def _number(number: int, content: bytes) -> bytes:

@@ -13,14 +13,14 @@ from google.protobuf.message import DecodeError
 
 from strata.cluster import commands as c
 from strata.cluster.access import LOCAL, Principal
-from strata.cluster.access.names import present, qualify, qualify_name, shown, tenant_of
+from strata.cluster.access.names import present, qualify, qualify_name, tenant_of
 from strata.cluster.events import BarrierFailed, BarrierReleased, Effect, GenerationChanged
 from strata.cluster.replies import Reply
 from strata.cluster.validation import check_fields
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.entry.roles import MAY_COMMAND, attribution, check_call, refuse_command
 from strata.coordinator.flow import LEAST_BYTES, MAX_SHARED_UNDER_WAY, UnderWay
-from strata.coordinator.frames import read_command, write_effect, write_reply, write_shards
+from strata.coordinator.frames import EffectFrames, read_command, write_reply, write_shards
 from strata.coordinator.lookups import ShardLookups
 from strata.coordinator.sharing.turns import Turns
 from strata.coordinator.speakers import SPEAKING, Speakers
@@ -120,7 +120,7 @@ class Sessions:
             session.send(change.frames.of(session.principal))
 
     def _send(self, effect: Effect) -> None:
-        frames = _Frames(effect)
+        frames = EffectFrames(effect)
         for worker_id in effect.to:
             if self.changed:
                 self.catch_up(effect.job_id, worker_id)
@@ -166,32 +166,6 @@ class Sessions:
                     future.set_result(effect)
 
 
-class _Frames:
-    """An effect as it is sent: made once for each name that those who are told have for the job."""
-
-    __slots__ = ("_effect", "_frames", "_last", "_to")
-
-    def __init__(self, effect: Effect) -> None:
-        self._effect = effect
-        self._frames: dict[str, bytes] = {}
-        # Most who are told are the same principal.
-        self._to: Principal | None = None
-        self._last = b""
-
-    def of(self, principal: Principal) -> bytes:
-        """Return the bytes for someone."""
-        if principal is not self._to:
-            self._to, self._last = principal, self._make(principal)
-        return self._last
-
-    def _make(self, principal: Principal) -> bytes:
-        name = shown(principal, self._effect.job_id)
-        frame = self._frames.get(name)
-        if frame is None:
-            frame = self._frames[name] = write_effect(present(principal, self._effect))
-        return frame
-
-
 class _Change:
     """A new generation that is not announced yet. What telling it takes is made once, and only if it is told."""
 
@@ -202,9 +176,9 @@ class _Change:
         """When the first of those was made that it follows and that was not announced."""
 
     @cached_property
-    def frames(self) -> _Frames:
+    def frames(self) -> EffectFrames:
         """What is sent."""
-        return _Frames(self._effect)
+        return EffectFrames(self._effect)
 
     @cached_property
     def untold(self) -> dict[str, None]:
@@ -240,6 +214,8 @@ class Session:
         self._is_open = True
         self._has_spoken = False
         self._under_way = UnderWay()
+        # The request that is being taken, until it is answered or counted among those under way.
+        self._uncounted_bytes = 0
         self.wait_s = 0.0
         """How long nothing more should be read, because the tenant sends more than its quota of requests."""
         sessions.open.add(self)
@@ -273,18 +249,27 @@ class Session:
         size_bytes = len(data)
         if size_bytes < LEAST_BYTES:
             size_bytes = LEAST_BYTES
-        under_way, turns = self._under_way, self._turns
-        under_way.count += 1
-        under_way.size_bytes += size_bytes
-        self._share.held_bytes += size_bytes
+        turns = self._turns
         has_rates = self._dispatcher.cluster.access.has_rates
         self.wait_s = self._dispatcher.take_request(self.principal.tenant) if has_rates else 0.0
         if turns.must_wait:
+            self._count(size_bytes)
             # Read only when it has its turn, for that is work too.
             turns.add(self.principal.tenant, partial(self._take, data, size_bytes))
         else:
+            # Most are answered before this returns, so that there is nothing to count.
+            self._uncounted_bytes = size_bytes
             self._take(data, size_bytes)
-        return under_way.count > 0 or self.wait_s > 0.0
+            if self._uncounted_bytes:
+                self._uncounted_bytes = 0
+                self._count(size_bytes)
+        return self._under_way.count > 0 or self.wait_s > 0.0
+
+    def _count(self, size_bytes: int) -> None:
+        if self._is_open:
+            self._under_way.count += 1
+            self._under_way.size_bytes += size_bytes
+            self._share.held_bytes += size_bytes
 
     def _take(self, data: bytes, size_bytes: int) -> None:
         try:
@@ -340,7 +325,9 @@ class Session:
         self.send(write_reply(number, answer, channel_url=self._sessions.channel_url))
 
     def _let_go(self, size_bytes: int) -> None:
-        if self._is_open:
+        if self._uncounted_bytes:
+            self._uncounted_bytes = 0
+        elif self._is_open:
             under_way = self._under_way
             under_way.count -= 1
             under_way.size_bytes -= size_bytes

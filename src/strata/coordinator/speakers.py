@@ -68,8 +68,10 @@ class Speakers(Generic[S]):
 
     def _note(self, table: dict[_Worker, tuple[str, S]], worker: _Worker, incarnation: str, connection: S) -> None:
         before = table.get(worker)
-        table[worker] = incarnation, connection
         # Each heartbeat comes here, and nearly each on the connection of the one before.
+        if before is not None and before[1] is connection and before[0] == incarnation:
+            return
+        table[worker] = incarnation, connection
         if before is None or before[1] is not connection:
             self._workers.setdefault(id(connection), {})[worker] = None
             if before is not None:
