@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep fuzz test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
+.PHONY: help setup demo test test-slow test-deep fuzz test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,8 +26,11 @@ setup: $(READY)  ## create .venv with Strata and its development tools
 demo: $(READY)  ## a run that is killed and rescaled in front of your eyes, and proofs that it did not matter
 	$(BIN)/strata demo
 
-test: $(READY)  ## run all tests, in two processes; a test whose server is missing says how to install it
-	$(BIN)/pytest -n 2 --dist loadgroup
+test: $(READY)  ## run the tests, in two processes; a test whose server is missing says how to install it
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+
+test-slow: $(READY)  ## run the long proofs that make test leaves out
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow --durations=15
 
 test-deep: $(READY)  ## run all tests with many more generated examples
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n 2 --dist loadgroup --timeout=1800

@@ -14,7 +14,7 @@ from tests.simulation.search import find_bug, run_seed, run_seeds, shrink
 from tests.simulation.violation import ViolationError
 from tests.simulation.world import World
 
-SEEDS = int(os.environ.get("SEEDS", "400"))
+SEEDS = int(os.environ.get("SEEDS", "200"))
 # A planted bug must show within this many worlds.
 SEEDS_PER_BUG = 2_000
 # These show in the first few worlds, so they are looked for here; ``make simulate-bugs`` looks for all of them.

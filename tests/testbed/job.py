@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
+
 from strata.demo.samples import make_dataset
 from strata.run.exits import PREEMPTED
 from tests.testbed.pace import stretch
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WAIT_S = 120.0
+# What holds for each order is shown for one of them, and for the others by ``make test-slow``.
+ORDERS = ["global", *(pytest.param(order, marks=pytest.mark.slow) for order in ("sticky", "dynamic"))]
 
 
 class Worker:

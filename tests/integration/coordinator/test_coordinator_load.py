@@ -197,6 +197,7 @@ def test_heartbeats_are_answered_while_a_large_epoch_is_audited(service: Coordin
     assert 0 < len(audit.missing.ranges) <= 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_heartbeats_are_answered_while_ten_million_shards_are_dealt_and_looked_up(service: CoordinatorProcess) -> None:
     with service.serving() as process, Client(service.url, "a") as client:

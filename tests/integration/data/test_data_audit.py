@@ -21,6 +21,7 @@ import strata
 from strata.checkpoint import CheckpointManager
 from strata.client.unary import ask_audit
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.job import ORDERS
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
 from tests.testbed.programs.counting_worker import SAMPLES
@@ -80,7 +81,7 @@ def write_numbers(folder: Path) -> None:
 
 @pytest.mark.xdist_group("whole runs")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("order", ["sticky", "dynamic", "global"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_each_sample_is_seen_exactly_once_whatever_is_killed(tmp_path: Path, order: str) -> None:
     chance = random.Random(order)
     write_numbers(tmp_path)

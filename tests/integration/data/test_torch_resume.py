@@ -30,7 +30,7 @@ pytestmark = [
 EPOCHS = 3
 NUM_ROWS = 45
 ORDERS = ["sticky", "global", "dynamic"]
-WORKERS = [(0, False), (2, False), (2, True), (4, False), (4, True)]
+WORKERS = [(0, False), (2, False), (2, True), (4, True)]
 
 
 def opened(order: str, **options: Any) -> Dataset:
@@ -77,7 +77,12 @@ def walk(loader: Any, *, tell_epoch: bool) -> tuple[list[list[list[int]]], list[
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("num_workers", "persistent", "drop_last"),
-    [*((*each, False) for each in WORKERS), (0, False, True), (2, True, True)],
+    [
+        *((*each, False) for each in WORKERS),
+        (0, False, True),
+        (2, True, True),
+        pytest.param(4, False, False, marks=pytest.mark.slow),
+    ],
 )
 def test_every_batch_is_a_resume_point_of_a_stateful_loader(
     order: str, num_workers: int, persistent: bool, drop_last: bool

@@ -46,7 +46,7 @@ def make_model() -> Any:
     return Model()
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_transformers_trainer(tmp_path: Path, num_workers: int) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -88,7 +88,7 @@ def test_transformers_trainer(tmp_path: Path, num_workers: int) -> None:
         assert resumed == expected[step:], step
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_lightning(tmp_path: Path, num_workers: int) -> None:
     import lightning
     import torch
@@ -139,7 +139,7 @@ def test_lightning(tmp_path: Path, num_workers: int) -> None:
         assert resumed == expected[step:], step
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_accelerate(tmp_path: Path, num_workers: int) -> None:
     import torch
     from accelerate import Accelerator

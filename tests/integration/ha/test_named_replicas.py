@@ -90,6 +90,7 @@ def test_the_name_alone_on_the_certificate_is_enough_for_channel_and_http(
         assert HttpReader.of_leader(url).get("/api/health")["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_without_the_name_on_the_certificate_nobody_is_trusted(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_full_etcd_refuses_in_words_keeps_the_leader_and_goes_on_by_itself(etc
         assert worker.heartbeat(timeout_s=stretch(30)).generation == generation
 
 
+@pytest.mark.slow
 def test_an_etcd_that_takes_200_ms_costs_no_takeover_and_allows_one(etcd: EtcdCluster, tmp_path: Path) -> None:
     targets = [(host, int(port)) for host, _, port in (each.partition(":") for each in etcd.endpoints)]
     proxy = EtcdProxy("127.0.0.1", targets)
@@ -108,6 +109,7 @@ def test_an_etcd_that_takes_200_ms_costs_no_takeover_and_allows_one(etcd: EtcdCl
         proxy.close()
 
 
+@pytest.mark.slow
 def test_30_s_without_a_quorum_fail_no_worker_and_lose_no_barrier(etcd: EtcdCluster, tmp_path: Path) -> None:
     with (
         Replicas(tmp_path, etcd.url).serving() as replicas,

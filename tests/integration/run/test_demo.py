@@ -53,6 +53,7 @@ def test_the_demonstration_proves_itself_and_leaves_nothing_behind(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.part("etcd")
 def test_the_demonstration_survives_the_death_of_both_leaders(tmp_path: Path) -> None:
     require_part("etcd")
@@ -106,6 +107,7 @@ def plays(draw: st.DrawFn) -> list[Act]:
     return acts
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(acts=plays())
 def test_the_proofs_hold_whatever_is_done_to_the_run(tmp_path_factory: pytest.TempPathFactory, acts: list[Act]) -> None:

@@ -62,12 +62,14 @@ def test_the_first_api(folder: Path) -> None:
     assert output.count("checkpoints of steps [10, 20, 30, 40]") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.part("jax")
 def test_jax(folder: Path) -> None:
     for _ in range(2):
         assert run("jax_train.py", folder, nproc=2).count("of 2: step 100") == 2, "also when it is over already"
 
 
+@pytest.mark.slow
 @pytest.mark.part("torch")
 def test_lora_writes_little_more_than_its_adapters(folder: Path) -> None:
     sizes = re.findall(r"step (\d+): ([\d.]+) MB", run("lora.py", folder, nproc=2))
@@ -75,6 +77,7 @@ def test_lora_writes_little_more_than_its_adapters(folder: Path) -> None:
     assert float(sizes[-1][1]) < float(sizes[1][1]) / 5
 
 
+@pytest.mark.slow
 @pytest.mark.part("torch")
 def test_ddp_before_and_after_differ_by_a_few_lines_and_both_run(folder: Path) -> None:
     before, after = ((EXAMPLES / f"ddp_{each}.py").read_text().splitlines() for each in ("before", "after"))
@@ -90,6 +93,7 @@ def test_ddp_before_and_after_differ_by_a_few_lines_and_both_run(folder: Path) -
         assert manager.list_checkpoints()[-1] == 4 * (2_000 // 32)
 
 
+@pytest.mark.slow
 @pytest.mark.part("torch")
 def test_ddp_runs_under_strata_run_and_a_second_start_ends_at_once(folder: Path) -> None:
     for _ in range(2):

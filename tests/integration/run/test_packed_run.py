@@ -32,11 +32,16 @@ def served(tmp_path: Path) -> Iterator[CoordinatorProcess]:
 @pytest.mark.parametrize(
     ("order", "strategy"),
     [
-        ("sticky", "greedy"),
-        ("sticky", "best_fit"),
-        ("dynamic", "greedy"),
         ("global", "best_fit"),
-        ("global", "buckets"),
+        *(
+            pytest.param(order, strategy, marks=pytest.mark.slow)
+            for order, strategy in (
+                ("sticky", "greedy"),
+                ("sticky", "best_fit"),
+                ("dynamic", "greedy"),
+                ("global", "buckets"),
+            )
+        ),
     ],
 )
 def test_no_token_is_lost_or_seen_twice_when_workers_die_and_come_back(

@@ -39,7 +39,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.part("torch")
-@pytest.mark.parametrize(("name", "counts"), [("fsdp2", (2, 3)), ("tensor_parallel", (4, 2))])
+@pytest.mark.parametrize(
+    ("name", "counts"), [("fsdp2", (2, 3)), pytest.param("tensor_parallel", (4, 2), marks=pytest.mark.slow)]
+)
 def test_sharded_torch_models_go_on_at_another_number_of_ranks(
     name: str, counts: tuple[int, int], folder: Path
 ) -> None:

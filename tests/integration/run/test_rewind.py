@@ -220,6 +220,7 @@ def workers(folder: Path, served: CoordinatorProcess) -> Iterator[Workers]:
         worker.wait()
 
 
+@pytest.mark.slow
 def test_a_job_of_workers_is_rewound_killed_at_once_and_finished_by_another_number_of_them(
     folder: Path, served: CoordinatorProcess, workers: Workers, capsys: pytest.CaptureFixture[str]
 ) -> None:

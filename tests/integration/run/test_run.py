@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import strata
 from strata.client.unary import ask_audit
 from tests.testbed.coordinator import CoordinatorProcess
-from tests.testbed.job import Job
+from tests.testbed.job import ORDERS, Job
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 
@@ -36,7 +36,7 @@ def served(coordinator: CoordinatorProcess) -> Iterator[CoordinatorProcess]:
         yield coordinator
 
 
-@pytest.mark.parametrize("order", ["sticky", "global", "dynamic"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_killed_worker_is_missed_and_replaced_and_no_sample_is_lost(
     served: CoordinatorProcess, tmp_path: Path, order: str
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_killed_worker_is_missed_and_replaced_and_no_sample_is_lost(
         assert (audit.missing.samples, audit.repeated.samples) == (0, 0)
 
 
-@pytest.mark.parametrize("save_every", ["1 h", "1000 steps"])
+@pytest.mark.parametrize("save_every", ["1 h", pytest.param("1000 steps", marks=pytest.mark.slow)])
 def test_a_worker_that_is_told_to_end_leaves_when_all_have_saved_whatever_the_cadence(
     served: CoordinatorProcess, tmp_path: Path, save_every: str
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_worker_that_is_told_to_end_leaves_when_all_have_saved_whatever_the_ca
         assert later[0] == left_at + 1, "all saved before it went"
 
 
-@pytest.mark.parametrize("save_every", ["1 h", "1000 steps"])
+@pytest.mark.parametrize("save_every", ["1 h", pytest.param("1000 steps", marks=pytest.mark.slow)])
 def test_a_loop_by_hand_leaves_on_sigterm_when_all_have_saved_too(
     served: CoordinatorProcess, tmp_path: Path, save_every: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_loop_by_hand_without_a_coordinator_saves_on_sigterm_and_goes_on_there
         assert job.workers["a"].said[0]["step"] == left_at + 1
 
 
-@pytest.mark.parametrize("save_every", ["1 h", "1000 steps"])
+@pytest.mark.parametrize("save_every", ["1 h", pytest.param("1000 steps", marks=pytest.mark.slow)])
 def test_workers_that_are_all_told_to_end_save_together_and_the_next_start_goes_on_there(
     served: CoordinatorProcess, tmp_path: Path, save_every: str
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_coordinator_that_lost_everything_learns_from_the_checkpoints(tmp_path
         job.check_finished()
 
 
-@pytest.mark.parametrize("order", ["sticky", "global", "dynamic"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_checkpoint_that_storage_damaged_sends_all_back_to_the_one_before_it(
     served: CoordinatorProcess, tmp_path: Path, order: str
 ) -> None:

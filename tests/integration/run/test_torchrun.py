@@ -116,6 +116,7 @@ def test_two_nodes_train_through_a_killed_worker_and_a_killed_coordinator(
         assert set(nodes.done()) == {"done-0", "done-1"}
 
 
+@pytest.mark.slow
 def test_a_run_survives_the_node_that_came_first_and_its_id_can_be_used_again(
     coordinator: CoordinatorProcess, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_with_ddp_the_hung_rank_is_found_and_the_run_goes_on(tmp_path: Path) -> 
     assert "(rank 0) hung" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.part("torch")
 def test_under_torchrun_the_hung_rank_is_found_too(tmp_path: Path) -> None:
     script = write(tmp_path, DDP, SLEEP)

@@ -33,6 +33,7 @@ def storage_of(server: S3Server, **options: str) -> S3Storage:
     return S3Storage(server.bucket, "us-east-1", prefix="run", **(keys | options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.part("s3")
 @pytest.mark.timeout(400)
 def test_a_store_that_is_away_for_20_seconds_costs_neither_a_save_nor_a_restore(

@@ -11,7 +11,7 @@ from tests.simulation.replicas.replica_faults import FAULTS
 from tests.simulation.replicas.replica_world import ReplicaWorld
 from tests.simulation.search import find_bug, run_replica_seeds
 
-SEEDS = int(os.environ.get("REPLICA_SEEDS", "60"))
+SEEDS = int(os.environ.get("REPLICA_SEEDS", "40"))
 SEEDS_PER_BUG = 300
 # These show in the first few worlds; ``make simulate-bugs`` looks for all of them.
 QUICK_BUGS = (

@@ -100,7 +100,7 @@ def plain(batch: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["greedy", "best_fit", "buckets"])
 @pytest.mark.parametrize("order", ["sticky", "global"])
-@pytest.mark.parametrize("epochs", [1, 2, None])
+@pytest.mark.parametrize("epochs", [1, 2, pytest.param(None, marks=pytest.mark.slow)])
 def test_every_batch_is_a_resume_point_also_across_epochs(kind: str, order: str, epochs: int | None) -> None:
     table = table_of(50)
     with open_kind(kind, table, order=order, epochs=epochs) as dataset:

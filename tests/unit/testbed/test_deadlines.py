@@ -144,7 +144,13 @@ def named(outcome: str, output: str) -> set[str]:
     return {line[1].split("::")[-1] for line in lines if len(line) > 1 and line[0] == outcome and "::" in line[1]}
 
 
-@pytest.mark.parametrize("options", [["-p", "no:xdist"], ["-n", "2", "--dist", "loadgroup"]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["-p", "no:xdist"], id="one", marks=pytest.mark.slow),
+        pytest.param(["-n", "2", "--dist", "loadgroup"], id="two"),
+    ],
+)
 def test_a_test_that_hangs_fails_alone_wherever_it_hangs(tmp_path: Path, options: list[str]) -> None:
     code, output = run_pytest(tmp_path, HANGING, *options)
     assert code == 1, output

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.coordinator import CoordinatorProcess
-from tests.testbed.job import Job
+from tests.testbed.job import ORDERS, Job
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("whole runs")]
 
 
-@pytest.mark.parametrize("order", ["sticky", "dynamic", "global"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_the_loop_of_a_finished_job_yields_no_step_and_saves_nothing(tmp_path: Path, order: str) -> None:
     service = CoordinatorProcess(tmp_path)
     with service.serving(), Job(tmp_path, service.url, order=order, epochs=1, num_rows=203, pace_s=0.0) as job:
