@@ -42,7 +42,7 @@ class UnsentBudget:
     """The bytes that wait for all clients together; above the limit, those that hold most are disconnected."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._held: dict[Connection, int] = {}
         self._total_bytes = 0
 
@@ -52,22 +52,22 @@ class UnsentBudget:
         if size_bytes:
             self._held[connection] = size_bytes
         self._total_bytes += size_bytes - known
-        if self._total_bytes > self._limit_bytes:
+        if self._total_bytes > self.limit_bytes:
             self._relieve()
 
     def _relieve(self) -> None:
         # Sockets are written to behind our back, so much of what was noted may be gone.
         self._held = {connection: size for connection in self._held if (size := connection.unsent_bytes())}
         self._total_bytes = sum(self._held.values())
-        if self._total_bytes <= self._limit_bytes:
+        if self._total_bytes <= self.limit_bytes:
             return
         # Down to three quarters, so that the next byte does not begin it again.
         largest = sorted(self._held, key=self._held.__getitem__, reverse=True)
         for connection in largest:
-            if self._total_bytes <= self._limit_bytes * 3 // 4:
+            if self._total_bytes <= self.limit_bytes * 3 // 4:
                 return
             self._total_bytes -= self._held.pop(connection)
-            connection.hang_up(f"{self._limit_bytes} bytes wait for clients, and most of them for this one")
+            connection.hang_up(f"{self.limit_bytes} bytes wait for clients, and most of them for this one")
 
 
 class UnderWay:

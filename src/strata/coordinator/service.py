@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -26,7 +27,7 @@ from strata.coordinator.flow import UnsentBudget
 from strata.coordinator.replication.leadership import Leadership
 from strata.coordinator.sessions import Sessions, check_command
 from strata.coordinator.status import FollowedEvents, describe, describe_tenants, describe_tokens
-from strata.coordinator.stream import FrameStream, UnaryAnswers
+from strata.coordinator.stream import FrameStream, UnaryAnswers, lasting_call
 from strata.errors import QuotaExceededError, StrataError
 from strata.sharding import RangeSet
 from strata.wire import PROTOCOL, codec, convert
@@ -91,7 +92,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         self._identify = principal_of_call
         self._budget = budget
         self._leadership = leadership
-        self._answers = UnaryAnswers(budget)
+        self._answers = UnaryAnswers(budget.limit_bytes)
         self._dispatcher = dispatcher
         self._sessions = sessions
 
@@ -104,11 +105,11 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """Say that a worker lives."""
         return await self._ask(c.Heartbeat, request, pb.HeartbeatReply(), context)
 
-    async def StreamHeartbeats(self, request_iterator: AsyncIterator[pb.Heartbeat], context: Context) -> Any:
+    async def StreamHeartbeats(self, request_iterator: AsyncIterator[pb.Heartbeat], context: Context) -> None:
         """Say so again and again on one stream; each beat has its answer."""
-        self._hold(context)
-        async for request in request_iterator:
-            yield await self._ask(c.Heartbeat, request, pb.HeartbeatReply(), context)
+        async with self._held(context):
+            async for request in request_iterator:
+                await context.write(await self._ask(c.Heartbeat, request, pb.HeartbeatReply(), context))
 
     async def DeregisterWorker(self, request: pb.Goodbye, context: Context) -> pb.Done:
         """Leave on purpose."""
@@ -257,31 +258,33 @@ class CoordinatorService(stubs.CoordinatorServicer):
         principal = self._identify(context)
         return await self._look(lambda cluster: describe(cluster, principal, now_s=self._dispatcher.now_s()), context)
 
-    async def StreamEvents(self, request: pb.StreamEvents, context: Context) -> AsyncIterator[pb.Event]:
+    async def StreamEvents(self, request: pb.StreamEvents, context: Context) -> None:
         """Return what has happened, and go on with what happens."""
-        self._hold(context)
         job_id = await self._job(request.job_id, context) if request.job_id else ""
         followed = FollowedEvents(job_id, self._identify(context))
-        while True:
-            try:
-                look = partial(followed.look, once=request.once)
-                followed, events = await self._dispatcher.ask_state(look)
-            except StrataError as error:
-                await self._abort(context, error)
-            for event in events:
-                yield pb.Event(
-                    time_s=event.at_s,
-                    job_id=event.job_id,
-                    worker_id=event.worker_id or "",
-                    kind=event.kind,
-                    reason=event.reason,
-                    cause=event.cause or "",
-                    by=event.by,
-                    address=event.address,
-                )
-            if request.once:
-                return
-            await asyncio.sleep(EVENT_POLL_S)
+        async with self._held(context):
+            while True:
+                try:
+                    look = partial(followed.look, once=request.once)
+                    followed, events = await self._dispatcher.ask_state(look)
+                except StrataError as error:
+                    await self._abort(context, error)
+                for event in events:
+                    await context.write(
+                        pb.Event(
+                            time_s=event.at_s,
+                            job_id=event.job_id,
+                            worker_id=event.worker_id or "",
+                            kind=event.kind,
+                            reason=event.reason,
+                            cause=event.cause or "",
+                            by=event.by,
+                            address=event.address,
+                        )
+                    )
+                if request.once:
+                    return
+                await asyncio.sleep(EVENT_POLL_S)
 
     async def CreateTenant(self, request: pb.CreateTenant, context: Context) -> pb.Done:
         """Make a tenant."""
@@ -322,12 +325,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
             self._dispatcher.bounds.check_channel(self._dispatcher.cluster, caller.principal.tenant)
         except QuotaExceededError as error:
             await self._abort(context, error)
-        stream = FrameStream(self._sessions, self._dispatcher, self._budget, context, caller)
-        let_go = self._gate.hold(caller, stream.hang_up)
-        try:
-            await stream.serve(request_iterator)
-        finally:
-            let_go()
+        async with lasting_call(context) as end:
+            stream = FrameStream(self._sessions, self._dispatcher, self._budget, context, caller, end)
+            let_go = self._gate.hold(caller, stream.hang_up)
+            try:
+                await stream.serve(request_iterator)
+            finally:
+                let_go()
 
     async def _take_turn(self) -> None:
         """Count a call, and return when its tenant's quota of requests lets it be served."""
@@ -357,10 +361,15 @@ class CoordinatorService(stubs.CoordinatorServicer):
         principal = self._identify(context)
         return NOBODY if principal is LOCAL else attribution(principal, peer_address(context.peer()))
 
-    def _hold(self, context: Context) -> None:
+    @asynccontextmanager
+    async def _held(self, context: Context) -> AsyncIterator[None]:
         """End a call that lasts when its token does."""
-        let_go = self._gate.hold(caller_of_call(), lambda _: context.cancel())  # type: ignore[attr-defined]
-        context.add_done_callback(lambda _: let_go())  # type: ignore[arg-type] # published too narrow
+        async with lasting_call(context) as end:
+            let_go = self._gate.hold(caller_of_call(), end)
+            try:
+                yield
+            finally:
+                let_go()
 
     async def _job(self, job_id: str, context: Context) -> str:
         """Return the full name of the job that a question is about."""

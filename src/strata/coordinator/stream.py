@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -26,8 +27,38 @@ MAX_UNREAD_BYTES = 64 << 10
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+@asynccontextmanager
+async def lasting_call(context: Context) -> AsyncIterator[Callable[[str], None]]:
+    """Yield what ends the current call, with the reason for it: gRPC lets only the call itself do so.
+
+    The client learns of it when it has read what was sent before.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    reason: str | None = None
+
+    def end(why: str) -> None:
+        nonlocal reason
+        if reason is None:
+            reason = why
+            task.cancel()
+
+    try:
+        yield end
+        if reason is None:
+            reason = "it is over"
+            return
+        # It came to its end by itself as it was ended: the cancellation arrives here.
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if reason is None:
+            raise
+        task.uncancel()
+    await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+
+
 class FrameStream:
-    """One stream, from its first frame until either side ends it."""
+    """One stream, from its first frame until either side ends it; ``end`` is that of its lasting call."""
 
     def __init__(
         self,
@@ -36,9 +67,11 @@ class FrameStream:
         budget: UnsentBudget,
         context: Context,
         caller: Caller,
+        end: Callable[[str], None],
     ) -> None:
         self._budget = budget
         self._context = context
+        self._end = end
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._changed = asyncio.Event()
@@ -65,10 +98,12 @@ class FrameStream:
 
     def hang_up(self, reason: str) -> None:
         """End the stream at once; its client connects again."""
+        if self._is_closed:
+            return
         log.warning("a stream is closed: %s", reason)
         self._is_closed = True
         self._unsent.clear()
-        self._context.cancel()  # type: ignore[attr-defined] # missing in the published types
+        self._end(reason)
 
     async def _receive(self, frames: AsyncIterator[bytes]) -> None:
         async for frame in frames:
@@ -115,41 +150,36 @@ class FrameStream:
 
 
 class UnaryAnswers:
-    """The answers to single calls that their clients have not taken yet, bounded for each client and in total."""
+    """The answers to single calls that their clients have not taken yet, bounded for each client and in total.
 
-    def __init__(self, budget: UnsentBudget) -> None:
-        self._budget = budget
+    gRPC takes no answer back that it was given. So one that has no room is refused, and what waits for a client that is
+    gone is dropped with its connection, which is asked for a sign of life.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._total_bytes = 0
         self._of_client: Counter[str] = Counter()
 
     async def keep(self, context: Context, size_bytes: int) -> None:
-        """Account for an answer until its call is over, or end the call: its client has too much waiting."""
+        """Account for an answer until its call is over, or end the call: too much waits for its client, or for all."""
         if size_bytes < SMALL_BYTES:
             return
         client = context.peer()
-        if self._of_client[client] and self._of_client[client] + size_bytes > MAX_UNSENT_BYTES:
-            words = f"{self._of_client[client]} bytes of answers wait for this client; let it read those first"
+        waiting_bytes = self._of_client[client]
+        if waiting_bytes and waiting_bytes + size_bytes > MAX_UNSENT_BYTES:
+            words = f"{waiting_bytes} bytes of answers wait for this client; let it read those first"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
-        answer = _UnaryAnswer(context, size_bytes)
+        if self._total_bytes and self._total_bytes + size_bytes > self._limit_bytes:
+            words = f"{self._total_bytes} bytes of answers wait for clients that do not read them; ask again later"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
         self._of_client[client] += size_bytes
+        self._total_bytes += size_bytes
 
         def done(_: object) -> None:
+            self._total_bytes -= size_bytes
             self._of_client[client] -= size_bytes
             if not self._of_client[client]:
                 del self._of_client[client]
-            self._budget.note(answer, 0)
 
         context.add_done_callback(done)  # type: ignore[arg-type] # published too narrow
-        self._budget.note(answer, size_bytes)
-
-
-class _UnaryAnswer:
-    def __init__(self, context: Context, size_bytes: int) -> None:
-        self._context = context
-        self._size_bytes = size_bytes
-
-    def unsent_bytes(self) -> int:
-        return self._size_bytes
-
-    def hang_up(self, reason: str) -> None:
-        log.warning("a call is ended: %s", reason)
-        self._context.cancel()  # type: ignore[attr-defined] # missing in the published types

@@ -17,6 +17,7 @@ from strata.client.client import Client
 from strata.client.unary import ask, ask_audit, ask_for_shards
 from strata.cluster import commands as c
 from strata.cluster.replies import ShardLease
+from strata.coordinator.stream import UnaryAnswers
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.integration.coordinator.test_coordinator_abuse import command, good_worker, memory_bytes
@@ -107,14 +108,24 @@ def test_many_slow_readers_together_are_bounded_too(tmp_path: Path) -> None:
 
 
 def test_a_grpc_stream_that_is_not_read_is_bounded(service: CoordinatorProcess) -> None:
-    with service.serving() as process, good_worker(service), grpc.insecure_channel(service.url) as channel:
+    with service.serving() as process, good_worker(service) as good, grpc.insecure_channel(service.url) as channel:
         register(service)
         with Peak(process.pid) as peak:
-            # The replies are never asked for, so gRPC's own flow control stops them.
-            call = stubs.CoordinatorStub(channel).Channel(iter([lookup(number) for number in range(600)]))
             ended = threading.Event()
+
+            def questions() -> Iterator[pb.ClientFrame]:
+                yield from (lookup(number) for number in range(600))
+                ended.wait()  # without more questions the stream would be over
+
+            # The replies are never asked for, so gRPC's own flow control stops them.
+            call = stubs.CoordinatorStub(channel).Channel(questions())
             call.add_callback(ended.set)
-            assert ended.wait(stretch(60))
+            # It is hung up on if many questions were read before the first answer was made; else no more are read.
+            for _ in range(100):
+                good.heartbeat(timeout_s=stretch(20))
+                if ended.wait(0.05):
+                    break
+            call.cancel()
         assert peak.grown_bytes < SLACK_BYTES
 
 
@@ -140,6 +151,39 @@ def test_single_calls_whose_answers_are_not_read_are_bounded(service: Coordinato
             finally:
                 stopped.kill()
         assert peak.grown_bytes < SLACK_BYTES + (64 << 20)
+
+
+class _Call:
+    """A single call as its answer sees it."""
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self.finish: Callable[[object], None] = lambda _: None
+
+    def peer(self) -> str:
+        return self._client
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self.finish = callback
+
+    async def abort(self, code: grpc.StatusCode, words: str) -> None:
+        raise RuntimeError(f"{code.name}: {words}")
+
+
+async def test_answers_to_single_calls_have_a_limit_for_each_client_and_one_for_all() -> None:
+    answers, size_bytes = UnaryAnswers(40 << 20), 8 << 20
+    calls = [_Call(f"client {number % 3}") for number in range(5)]
+    for call in calls:
+        await answers.keep(call, size_bytes)  # type: ignore[arg-type]
+    with pytest.raises(
+        RuntimeError, match=f"RESOURCE_EXHAUSTED: {2 * size_bytes} bytes of answers wait for this client"
+    ):
+        await answers.keep(_Call("client 0"), size_bytes)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=f"RESOURCE_EXHAUSTED: {5 * size_bytes} bytes of answers wait for clients"):
+        await answers.keep(_Call("client 3"), size_bytes)  # type: ignore[arg-type]
+    await answers.keep(_Call("client 3"), 1_000)  # type: ignore[arg-type]
+    calls[0].finish(None)
+    await answers.keep(_Call("client 3"), size_bytes)  # type: ignore[arg-type]
 
 
 def test_a_client_that_asks_faster_than_the_disk_gets_all_its_answers(service: CoordinatorProcess) -> None:

@@ -19,6 +19,7 @@ from strata.cluster.access import administration as t
 from strata.coordinator.entry.gate import REFUSED
 from strata.errors import UnauthenticatedError
 from strata.wire._generated import coordinator_pb2 as pb
+from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.testbed.guarded import Guarded, guarding
 from tests.testbed.pace import stretch
 
@@ -87,6 +88,26 @@ async def test_a_token_that_is_revoked_ends_its_connections_and_its_worker(
     async with asyncio.timeout(stretch(20)):
         await running
     assert isinstance(worker.protocol.refusal, UnauthenticatedError)
+    assert not guarded.coordinator.sessions.open
+
+
+@pytest.mark.parametrize("name", ["StreamEvents", "StreamHeartbeats", "Channel"])
+async def test_every_call_that_lasts_ends_with_its_token_and_says_so(guarded: Guarded, name: str) -> None:
+    # Twice, because whoever looks for revoked tokens must outlive the first one.
+    for _ in range(2):
+        token = await guarded.make_token(Role.WORKER)
+        async with guarded.open_grpc() as channel, asyncio.timeout(stretch(20)):
+            method = getattr(stubs.CoordinatorStub(channel), name)
+            metadata = [("authorization", f"Bearer {token}")]
+            call = method(pb.StreamEvents(), metadata=metadata) if name == "StreamEvents" else method(metadata=metadata)
+            while not guarded.coordinator.gate._held:
+                await asyncio.to_thread(time.sleep, 0.01)
+            await guarded.revoke(token)
+            with pytest.raises(grpc.aio.AioRpcError, match="was revoked or has expired") as ended:
+                async for _ in call:
+                    pass
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert not guarded.coordinator.gate._held
     assert not guarded.coordinator.sessions.open
 
 

@@ -5,10 +5,9 @@ It stands in the handlers themselves. An interceptor of grpc.aio would cost a ca
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import lru_cache
-from inspect import isasyncgenfunction
 from typing import Any, NoReturn
 
 import grpc
@@ -81,14 +80,13 @@ class GrpcGate:
     def _before_replies(self, name: str, handler: Any) -> Any:
         serve, decode = handler.unary_stream, handler.request_deserializer
 
-        async def guarded(data: bytes, context: Context) -> AsyncIterator[Any]:
+        async def guarded(data: bytes, context: Context) -> None:
             await self._enter(name, context)
             try:
                 request = decode(data)
             except DecodeError as error:
                 await _refuse_bytes(context, error)
-            async for reply in serve(request, context):
-                yield reply
+            await serve(request, context)
 
         return guarded
 
@@ -97,12 +95,7 @@ class GrpcGate:
             await self._enter(name, context)
             await serve(requests, context)
 
-        async def guarded_replies(requests: Any, context: Context) -> AsyncIterator[Any]:
-            await self._enter(name, context)
-            async for reply in serve(requests, context):
-                yield reply
-
-        return guarded_replies if isasyncgenfunction(serve) else guarded
+        return guarded
 
     async def _enter(self, name: str, context: Context) -> None:
         """Note who makes a call, or end it with why not."""
