@@ -27,7 +27,7 @@ class Wait:
     whom: Callable[[], str]
     until_s: float | None
     is_on_others: bool
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float
     thread: int = field(default_factory=threading.get_ident)
     times_told: int = 0
     trace_id: str = field(default_factory=find_trace_id)
@@ -69,8 +69,8 @@ class Waits:
         ``part`` is what the training thread spends this time on; other threads have no account.
         """
         is_counted = threading.get_ident() == self._training_thread
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        wait = Wait(what, whom, until_s, is_on_others)
+        began_s = time.monotonic()
+        wait = Wait(what, whom, None if timeout_s is None else began_s + timeout_s, is_on_others, began_s)
         with self._lock:
             self._open.append(wait)
         if is_counted:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +13,14 @@ from strata.run.team.solo_team import LocalTeam
 from strata.run.watchdog.waits import Waits
 from strata.run.watchdog.watchdog import Watchdog
 from tests.unit.cluster.conftest import Bench
+
+NOW_S = 1_000.0
+
+
+@pytest.fixture(autouse=True)
+def _stopped_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long this machine takes for a line of a test, no time passes for the watchdog."""
+    monkeypatch.setattr("strata.run.watchdog.watchdog.time", SimpleNamespace(monotonic=lambda: NOW_S))
 
 
 class Told(LocalTeam):
@@ -25,15 +33,19 @@ class Told(LocalTeam):
         self.stalls.append((reason, is_over))
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the watchdog logged; threads of other tests may log, too."""
+    return [record.getMessage() for record in caplog.records if record.name == "strata.run.watchdog.watchdog"]
+
+
 def test_a_stall_is_reported_once_when_it_is_named_and_once_when_it_is_over(tmp_path: Path) -> None:
     team = Told()
     watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
     watchdog.arm(6, rank=0)
-    now_s = time.monotonic()
-    watchdog.tick(now_s + 400)
+    watchdog.tick(NOW_S + 400)
     assert team.stalls == [], "less than half of its limit"
     for later_s in (600, 700, 800):
-        watchdog.tick(now_s + later_s)
+        watchdog.tick(NOW_S + later_s)
     ((reason, is_over),) = team.stalls
     assert "rank 0 (w1) stands still for 600 s in step 7 at " in reason
     assert "the watchdog kills it after its limit of 1000 s" in reason
@@ -61,12 +73,11 @@ def test_a_wait_in_a_collective_is_logged_once_and_a_slow_step_is_not(
     monkeypatch.setattr("strata.run.watchdog.watchdog.is_in_collective", lambda thread: True)
     watchdog = Watchdog(Told(), Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
     watchdog.arm(6, rank=0)
-    now_s = time.monotonic()
-    watchdog.tick(now_s + 2)
-    assert caplog.messages == []
+    watchdog.tick(NOW_S + 2)
+    assert told(caplog) == []
     for later_s in (4, 5, 6):
-        watchdog.tick(now_s + later_s)
-    (message,) = caplog.messages
+        watchdog.tick(NOW_S + later_s)
+    (message,) = told(caplog)
     assert message.startswith("waiting for 4 s")
     assert "step 7 is in a collective or a backward pass, at " in message
     watchdog.close()
