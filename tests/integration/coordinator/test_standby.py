@@ -16,6 +16,7 @@ from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, from_error
 from tests.testbed.network.raw_channel import RawChannel
+from tests.testbed.pace import stretch
 
 LEADER = Leader(grpc="10.0.0.7:50051", http="http://10.0.0.7:8080", term=3)
 BEAT = pb.Heartbeat(worker_id="w", incarnation="1")
@@ -100,3 +101,24 @@ async def test_a_channel_that_was_open_says_where_the_leader_is_and_no_new_one_i
         assert b" 503 " in refused.answer
         rest = await asyncio.to_thread(refused.wait_closed)
         assert LEADER.grpc.encode() in refused.answer + rest
+
+
+async def test_a_coordinator_that_leads_no_more_hangs_up_on_every_stream_also_on_one_that_does_not_read(
+    standby: Coordinator,
+) -> None:
+    register = pb.Command(register_worker=pb.RegisterWorker(worker_id="w", incarnation="1"))
+    standby.leadership.lead(Leader(), until_s=math.inf)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{standby.grpc_port}") as channel, asyncio.timeout(stretch(20)):
+        stub = stubs.CoordinatorStub(channel)
+        calls = [stub.Channel(), stub.Channel()]
+        for call in calls:
+            await call.write(pb.ClientFrame(id=1, command=register))
+        assert (await calls[0].read()).reply.registered.world_size == 1
+        error = NotLeaderError(LEADER.grpc, term=LEADER.term)
+        standby.sessions.hang_up(error)
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                while True:
+                    await call.read()
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, str(error))
+    assert not standby.sessions.open
