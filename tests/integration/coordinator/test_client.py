@@ -101,6 +101,7 @@ def test_a_connection_on_which_nothing_gets_through_is_left_before_the_lease_end
             assert service.states() == {"w": "idle"}
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_was_frozen_for_longer_than_the_lease_fails_nobody(service: CoordinatorProcess) -> None:
     with service.serving() as coordinator, worker_process(service.url, "a"), worker_process(service.url, "b"):
         generation = service.job().generation

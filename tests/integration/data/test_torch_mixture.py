@@ -95,7 +95,8 @@ def test_a_mixture_goes_on_exactly_whatever_the_numbers_of_ranks_and_workers_bec
     assert seen == expected
 
 
-@pytest.mark.parametrize("kind", ["stop", pytest.param("repeat", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_ddp_with_loader_workers_goes_on_exactly_with_other_numbers_of_both(kind: str, tmp_path: Path) -> None:
     expected = take(opened(kind), 10)
     seen = []

@@ -75,6 +75,7 @@ def test_a_journal_goes_to_etcd_and_back_and_is_the_same(journal: str, etcd_serv
     assert "is not empty, or a coordinator leads it" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.part("etcd")
 @pytest.mark.timeout(240)
 def test_an_export_of_running_coordinators_is_all_that_a_new_etcd_needs(tmp_path: Path) -> None:

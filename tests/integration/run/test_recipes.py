@@ -38,10 +38,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.part("torch")
-@pytest.mark.parametrize(
-    ("name", "counts"), [("fsdp2", (2, 3)), pytest.param("tensor_parallel", (4, 2), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("name", "counts"), [("fsdp2", (2, 3)), ("tensor_parallel", (4, 2))])
 def test_sharded_torch_models_go_on_at_another_number_of_ranks(
     name: str, counts: tuple[int, int], folder: Path
 ) -> None:

@@ -161,6 +161,7 @@ async def test_barriers_and_exchanges_have_twins_for_an_event_loop(served: Coord
         assert await run.exchange_async("names", b"w") == [b"w"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_longer_than_its_lease_is_out_and_comes_back_by_itself(
     served: CoordinatorProcess, tmp_path: Path
 ) -> None:
@@ -259,6 +260,7 @@ ACTIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(order=st.sampled_from(["sticky", "global", "dynamic"]), actions=ACTIONS)
 def test_whatever_happens_when_every_sample_counts_once(

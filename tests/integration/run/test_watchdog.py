@@ -106,6 +106,7 @@ def test_of_ranks_that_wait_at_different_meetings_one_is_ended_and_all_go_on(tmp
     assert len(re.findall("life of rank", done.stdout)) == 3, "one is ended, and the other lives on"
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_with_the_interpreters_lock_is_ended_too(tmp_path: Path) -> None:
     done = run(write(tmp_path, EXCHANGING, HOLD_THE_LOCK))
     assert done.returncode == 0, done.stderr

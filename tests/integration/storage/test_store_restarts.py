@@ -72,6 +72,7 @@ def test_a_store_that_is_away_for_20_seconds_costs_neither_a_save_nor_a_restore(
                 manager.close(WAIT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.part("s3")
 @pytest.mark.timeout(400)
 def test_a_store_that_is_killed_in_the_middle_of_an_upload_and_comes_back_costs_no_save(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_a_test_that_hangs_fails_alone_wherever_it_hangs(tmp_path: Path, options
     assert named("PASSED", output) - {"test_slow_teardown"} == passed, output
 
 
+@pytest.mark.slow
 def test_a_test_that_no_signal_reaches_ends_its_process_and_the_others_run_in_another(tmp_path: Path) -> None:
     code, output = run_pytest(tmp_path, OUT_OF_REACH, "-n", "2", "--dist", "loadgroup")
     assert code == 1, output
