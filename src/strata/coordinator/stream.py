@@ -35,6 +35,8 @@ async def lasting_call(context: Context) -> AsyncIterator[Callable[[str], None]]
     """
     task = asyncio.current_task()
     assert task is not None
+    # The first message would take it along, and a call that is ended meanwhile cannot send it again with its status.
+    await context.send_initial_metadata(())
     reason: str | None = None
 
     def end(why: str) -> None:
