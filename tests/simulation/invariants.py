@@ -54,7 +54,7 @@ class Invariants(DataChecks):
         self._released: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._met: Counter[tuple[str, int]] = Counter()
         # The last step whose part each incarnation has reported in each generation, and where that report is.
-        self._reported: dict[tuple[str, int], tuple[int, str]] = {}
+        self._reported: dict[tuple[str, int], dict[int, str]] = {}
         # The last one whose report is durable.
         self._kept: dict[tuple[str, int], int] = {}
         self._given_up: set[tuple[int, int]] = set()
@@ -85,10 +85,11 @@ class Invariants(DataChecks):
         self._check_aborts(command, effects)
         match command:
             case c.ReportPart(incarnation=incarnation, generation=generation, step=step):
-                last, path = self._reported.get((incarnation, generation), (0, ""))
-                if step < last or (step == last and path != command.report.path):
+                reported = self._reported.setdefault((incarnation, generation), {})
+                # The same report may come again, behind later ones, from a connection that was left.
+                if reported.get(step) != command.report.path and step <= (last := max(reported, default=-1)):
                     raise ViolationError(f"{incarnation} reports step {step} after step {last}")
-                self._reported[incarnation, generation] = step, command.report.path
+                reported[step] = command.report.path
             case c.FailWorkers():
                 self._check_kept_alive(command)
                 self._check_silent(command)

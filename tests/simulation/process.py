@@ -67,6 +67,7 @@ class Process:
         self._waiting: dict[int, Callable[[object], None]] = {}
         # The number and the generation of the last meeting.
         self._meets = (0, 0)
+        self._goodbye: int | None = None
         self._tick_s = float("inf")
 
     @property
@@ -106,7 +107,9 @@ class Process:
 
     def leave(self) -> Wait:
         """Say goodbye."""
-        return self._asked(*self.protocol.leave("finished", self.world.now_s, timeout_s=30.0))
+        number, actions = self.protocol.leave("finished", self.world.now_s, timeout_s=30.0)
+        self._goodbye = number
+        return self._asked(number, actions)
 
     def meet(self, name: str, **fields: Any) -> Wait:
         """Arrive at a barrier."""
@@ -264,7 +267,8 @@ class Process:
         """What a program is answered is its own affair, or final: the protocol sees to the rest."""
         if isinstance(reply, CheckpointTimeoutError):
             self.world.invariants.waited_too_long(self, reply)
-        is_late = isinstance(reply, BarrierTimeoutError | CoordinatorLostError)
+        # Who leaves does not join again, so its goodbye may never come through, and it is told why at the end.
+        is_late = isinstance(reply, BarrierTimeoutError | CoordinatorLostError) or number == self._goodbye
         if isinstance(reply, StrataError) and reply.recovery is Recovery.RETRY and not is_late:
             self.world.invariants.waited_too_long(self, reply)
         if number == self._meets[0]:
