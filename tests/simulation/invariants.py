@@ -53,7 +53,7 @@ class Invariants(DataChecks):
         self._restoring: set[int] = set()
         self._released: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._met: Counter[tuple[str, int]] = Counter()
-        # The last step whose part each incarnation has reported in each generation, and where that report is.
+        # The steps whose parts each incarnation has reported in each generation, and where those are.
         self._reported: dict[tuple[str, int], dict[int, str]] = {}
         # The last one whose report is durable.
         self._kept: dict[tuple[str, int], int] = {}

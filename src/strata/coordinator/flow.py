@@ -19,9 +19,9 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_UNDER_WAY = 1_000
 MAX_UNDER_WAY_BYTES = 4 << 20
 # As so many bytes a small request counts, for it costs more than its size.
+LEAST_BYTES = 4 << 10
 # How often a connection that waits because of a quota of requests looks whether it still holds.
 RATE_LOOK_S = 1.0
-LEAST_BYTES = 4 << 10
 # And so many where tenants share: what is read before its turn is read in vain for all others.
 MAX_SHARED_UNDER_WAY = 64
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -172,18 +172,22 @@ class _Call:
 
 async def test_answers_to_single_calls_have_a_limit_for_each_client_and_one_for_all() -> None:
     answers, size_bytes = UnaryAnswers(40 << 20), 8 << 20
-    calls = [_Call(f"client {number % 3}") for number in range(5)]
-    for call in calls:
-        await answers.keep(call, size_bytes)  # type: ignore[arg-type]
+
+    async def keep(client: str, size_bytes: int) -> _Call:
+        call: Any = _Call(client)
+        await answers.keep(call, size_bytes)
+        return call
+
+    calls = [await keep(f"client {number % 3}", size_bytes) for number in range(5)]
     with pytest.raises(
         RuntimeError, match=f"RESOURCE_EXHAUSTED: {2 * size_bytes} bytes of answers wait for this client"
     ):
-        await answers.keep(_Call("client 0"), size_bytes)  # type: ignore[arg-type]
+        await keep("client 0", size_bytes)
     with pytest.raises(RuntimeError, match=f"RESOURCE_EXHAUSTED: {5 * size_bytes} bytes of answers wait for clients"):
-        await answers.keep(_Call("client 3"), size_bytes)  # type: ignore[arg-type]
-    await answers.keep(_Call("client 3"), 1_000)  # type: ignore[arg-type]
+        await keep("client 3", size_bytes)
+    await keep("client 3", 1_000)
     calls[0].finish(None)
-    await answers.keep(_Call("client 3"), size_bytes)  # type: ignore[arg-type]
+    await keep("client 3", size_bytes)
 
 
 def test_a_client_that_asks_faster_than_the_disk_gets_all_its_answers(service: CoordinatorProcess) -> None:
