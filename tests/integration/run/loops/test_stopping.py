@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
 from strata.client.unary import configure_job
@@ -150,7 +150,8 @@ def test_a_hidden_stop_is_a_preemption_for_the_coordinator_too(tmp_path: Path, b
     coordinator = CoordinatorProcess(tmp_path)
     with coordinator.serving():
         assert run_script(tmp_path, body, url=coordinator.url) == 143
-        events = httpx.get(f"{coordinator.http_url}/api/events").text
+        with urllib.request.urlopen(f"{coordinator.http_url}/api/events", timeout=stretch(20)) as reply:
+            events = reply.read().decode()
     assert "was preempted" in events, events
 
 
