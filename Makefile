@@ -2,38 +2,46 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+STRATA := $(VENV)/.strata
 READY := $(VENV)/.ready
 PARTS ?=
+# Tests of make test compute, so they take one process a core; those of make test-full mostly wait, so they take two.
+CORES ?= $(shell nproc 2>/dev/null || echo 2)
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-deep fuzz test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
+.PHONY: help setup demo test test-full test-slow test-deep fuzz test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The version in the metadata of the installation is that of the package. The lock names every package, so none is
-# resolved: pip would look at the newest release of what is wanted with an extra, and refuse it for want of a hash.
-$(READY): pyproject.toml requirements/dev.txt src/strata/__init__.py
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+# Strata with what it needs to run, which is all that the demonstration takes. The version in the metadata of the
+# installation is that of the package.
+$(STRATA): pyproject.toml requirements/worker.txt requirements/build.txt src/strata/__init__.py
+	@$(PYTHON) scripts/environment.py $(VENV) requirements/worker.txt requirements/build.txt --editable .
+	@touch $@
+
+$(READY): $(STRATA) requirements/dev.txt
+	@$(PYTHON) scripts/environment.py $(VENV) requirements/dev.txt
 	@touch $@
 
 setup: $(READY)  ## create .venv with Strata and its development tools
 
-demo: $(READY)  ## a run that is killed and rescaled in front of your eyes, and proofs that it did not matter
-	$(BIN)/strata demo
+demo: $(STRATA)  ## a run that is killed and rescaled in front of your eyes, and proofs that it did not matter
+	@$(BIN)/strata demo
 
-test: $(READY)  ## run the tests, in two processes; a test whose server is missing says how to install it
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+test: $(READY)  ## run the tests that need nothing but this environment, in at most 5 minutes
+	$(BIN)/pytest -n $(CORES) --dist loadgroup -m "not full and not slow"
 
-test-slow: $(READY)  ## run the long proofs that make test leaves out
-	$(BIN)/pytest -n 2 --dist loadgroup -m slow --durations=15
+test-full: $(READY)  ## run the other tests, on the real servers that make services installs, in at most 15 minutes
+	$(BIN)/pytest -n $$((2 * $(CORES))) --dist loadgroup -m "full and not slow"
+
+test-slow: $(READY)  ## run the long proofs that make test and make test-full leave out
+	$(BIN)/pytest -n $(CORES) --dist loadgroup -m slow --durations=15
 
 test-deep: $(READY)  ## run all tests with many more generated examples
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n 2 --dist loadgroup --timeout=1800
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n $(CORES) --dist loadgroup --timeout=1800
 
 test-deploy: $(READY) src/strata/dashboard/static/index.html  ## run images and Compose files in containers: kills, partitions, upgrades; needs root and podman
 	STRATA_TEST_DEPLOY=1 $(BIN)/pytest tests/deploy --durations=15
@@ -103,7 +111,7 @@ docs: $(READY)  ## build the documentation as a site that works offline, in buil
 	$(BIN)/python -m scripts.site
 
 bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/bench.txt
+	@$(PYTHON) scripts/environment.py $(VENV) requirements/bench.txt
 	$(BIN)/python -m pip install --quiet --no-deps --constraint requirements/torch.txt torchft
 	$(BIN)/python -m scripts.parts install s3 torch etcd
 	$(BIN)/python -m benchmarks.import_time

@@ -22,7 +22,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts import image_parts
+from scripts import environment, image_parts
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
@@ -101,7 +101,8 @@ PARTS = {
         unhashed=("torch", "torchdata", "transformers", "accelerate", "lightning"),
     ),
     "metrics": Part(what="metrics logs (Weights & Biases)", modules=("wandb",), unhashed=("wandb",)),
-    "jax": Part(what="JAX on the CPU", modules=("jax", "ml_dtypes"), unhashed=("jax", "jaxlib")),
+    "ray": Part(what="Ray", modules=("ray",), unhashed=("ray",)),
+    "jax": Part(what="JAX on the CPU", modules=("jax",), unhashed=("jax", "jaxlib")),
 }
 
 
@@ -126,11 +127,9 @@ def install(names: list[str]) -> None:
     if wanted:
         if has_apt():
             _install_debian(sorted({package for part in wanted for package in part.debian}))
-        _run(
-            sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes",
-            "-r", REQUIREMENTS / "services.txt",
-        )  # fmt: skip
-    # Their builds differ by platform, so they are pinned by version and not by hash.
+        environment.install(Path(sys.prefix), "--no-deps", "--require-hashes", "-r", REQUIREMENTS / "services.txt")
+    # Their builds differ by platform, so they are pinned by version and not by hash. With pip: a local folder of wheels
+    # that only pip is configured with may hold a build of torch for the CPU.
     if unhashed := sorted({package for part in wanted for package in part.unhashed}):
         _run(sys.executable, "-m", "pip", "install", "-q", "-c", REQUIREMENTS / "torch.txt", *unhashed)
     if "azure" in names and not AZURITE.exists() and find_program("npm"):
@@ -170,8 +169,8 @@ def _install_helm() -> None:
 
 def _run(*command: str | Path) -> None:
     print("+", *command, flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run([str(word) for word in command], check=True, env=environment, stdin=subprocess.DEVNULL)
+    variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([str(word) for word in command], check=True, env=variables, stdin=subprocess.DEVNULL)
 
 
 def main() -> None:

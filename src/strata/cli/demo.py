@@ -88,12 +88,12 @@ def run_demo(
         director = Director(folder, scene, pace_s=pace, on_change=view.update, coordinator=coordinator)
         try:
             if coordinator is None:
-                asyncio.run(_play(director))
+                asyncio.run(_play(director, view))
                 summarize()
             elif dashboard:
                 asyncio.run(_play_with_page(director, coordinator, view, summarize))
             else:
-                asyncio.run(_play_on(director, coordinator))
+                asyncio.run(_play_on(director, coordinator, view))
                 summarize()
         except RuntimeError as error:
             view.close()
@@ -107,14 +107,16 @@ def run_demo(
     return 0 if recovered and all(proof.holds for proof in proofs) else 1
 
 
-async def _play(director: Director) -> None:
+async def _play(director: Director, view: _View) -> None:
+    view.say("four workers and their coordinator are starting")
     await director.play()
+    view.say("the same training again, undisturbed and with one worker, to compare the weights")
     await director.play_reference()
 
 
-async def _play_on(director: Director, coordinator: DemoCoordinator) -> None:
+async def _play_on(director: Director, coordinator: DemoCoordinator, view: _View) -> None:
     async with coordinator:
-        await _play(director)
+        await _play(director, view)
 
 
 async def _play_with_page(
@@ -124,7 +126,7 @@ async def _play_with_page(
     async with coordinator:
         view.show_address(coordinator.http_url)
         _open_browser(coordinator.http_url)
-        await _play(director)
+        await _play(director, view)
         summarize()
         sys.stdout.write(f"The dashboard stays at {coordinator.http_url} until Ctrl-C\n")
         sys.stdout.flush()
@@ -146,6 +148,7 @@ class _View:
         self._told: set[str] = set()
         self._drawn_s = 0.0
         self._address = ""
+        self._phase = ""
 
     def __enter__(self) -> Self:
         if sys.stdout.isatty():
@@ -164,6 +167,14 @@ class _View:
             self._live.stop()
             self._live = None
 
+    def say(self, phase: str) -> None:
+        """Show what the demonstration does now."""
+        self._phase = phase
+        if self._live is not None:
+            self._live.update(self._draw())
+        else:
+            self._write(phase)
+
     def show_address(self, url: str) -> None:
         """Say where the dashboard is, as long as the play goes on."""
         self._address = url
@@ -181,7 +192,6 @@ class _View:
             self._tell()
 
     def _tell(self) -> None:
-        at_s = time.monotonic() - self._scene.began_s
         for act in self._scene.acts:
             for what, is_so in (
                 (act.what, act.begun_s is not None),
@@ -189,8 +199,12 @@ class _View:
             ):
                 if is_so and what not in self._told:
                     self._told.add(what)
-                    sys.stdout.write(f"{at_s:5.1f} s  step {self._scene.step:>4}  {what}\n")
-                    sys.stdout.flush()
+                    self._write(what)
+
+    def _write(self, what: str) -> None:
+        at_s = time.monotonic() - self._scene.began_s
+        sys.stdout.write(f"{at_s:5.1f} s  step {self._scene.step:>4}  {what}\n")
+        sys.stdout.flush()
 
     def _draw(self) -> Any:
         from rich.console import Group
@@ -223,4 +237,4 @@ class _View:
             + (f"   dashboard {self._address}" if self._address else "")
         )
         bar = ProgressBar(total=scene.total_steps, completed=scene.step, width=60)
-        return Group(head, bar, Text(), workers, Text(), acts)
+        return Group(head, bar, Text(self._phase, style="dim"), workers, Text(), acts)
