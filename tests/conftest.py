@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 
 from strata.config import FILE_VARIABLE, Settings
 from tests.testbed import servers
-from tests.testbed.parts import require_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,18 +18,15 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.testbed.plugins.deadlines",
     "tests.testbed.plugins.default_signals",
-    "tests.testbed.plugins.two_processes",
+    "tests.testbed.plugins.failures",
+    "tests.testbed.plugins.lanes",
+    "tests.testbed.plugins.scheduling",
 ]
 
 # Examples are derandomized where they gate others' work; the deep profile explores.
 settings.register_profile("fast", max_examples=60, stateful_step_count=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=3_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in item.iter_markers("part"):
-        require_part(*marker.args)
 
 
 @pytest.fixture(autouse=True)
@@ -43,34 +39,29 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.S3Server]:
-    require_part("s3")
     with servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def weak_s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.S3Server]:
-    require_part("s3-weak")
     with servers.rclone(tmp_path_factory.mktemp("rclone")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.AzureServer]:
-    require_part("azure")
     with servers.azurite(tmp_path_factory.mktemp("azurite")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.GcsServer]:
-    require_part("gcs")
     with servers.fake_gcs(tmp_path_factory.mktemp("gcs")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.EtcdServer]:
-    require_part("etcd")
     with servers.etcd(tmp_path_factory.mktemp("etcd")) as server:
         yield server

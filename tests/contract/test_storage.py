@@ -50,7 +50,10 @@ def random_bytes(size: int) -> bytes:
     return np.random.default_rng(size).bytes(size)
 
 
-@pytest.fixture(params=["local-ext4", "local-tmpfs", "memory", "s3", "azure", "gcs"])
+SERVERS = [pytest.param(name, marks=pytest.mark.part(name)) for name in ("s3", "azure", "gcs")]
+
+
+@pytest.fixture(params=["local-ext4", "local-tmpfs", "memory", *SERVERS])
 def open_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Storage]]:
     """Opens the same store again and again, as another process would; each test has its own prefix."""
     prefix = f"contract/{uuid.uuid4().hex}"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.testbed.containers.engine import Engine, container_engine
 from tests.testbed.containers.stack import Stack, stack_of
-from tests.testbed.parts import require_part, require_root
+from tests.testbed.parts import require_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,6 @@ collect_ignore = [] if os.environ.get("STRATA_TEST_DEPLOY") else ["long"]
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """An engine with strata-coordinator:local and strata-worker:local, built from this clone."""
-    require_part("containers")
-    require_part("dashboard")
     require_root()
     with container_engine() as engine:
         engine.import_base()

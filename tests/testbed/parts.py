@@ -18,10 +18,17 @@ def require_part(name: str) -> None:
     _give_up(f"needs {PARTS[name].what}, which lacks {', '.join(lacks)}: {install_command(name)}")
 
 
-def import_part(name: str, module: str) -> Any:
-    """Return a module of a part, for a test file that uses it everywhere: what is missing holds for the whole file."""
-    require_part(name)
-    return importlib.import_module(module)
+class LazyModule:
+    """A module of a part, for a test file that uses it everywhere; imported when it is used first.
+
+    Such a file can be collected without the part, and marks all of its tests with it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def require_root() -> None:
@@ -33,4 +40,4 @@ def require_root() -> None:
 def _give_up(message: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
-    pytest.skip(message, allow_module_level=True)
+    pytest.skip(message)

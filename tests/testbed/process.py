@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.parts import find_program
 from strata.run.launch.worker_process import DIE_WITH_PARENT
 from tests.testbed.pace import stretch
+from tests.testbed.processes import fork_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,8 +56,12 @@ def accepts_connections(port: int) -> bool:
 def start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
     """Start a program that a killed test run takes with it: every process of the test bed begins here.
 
-    Its signals are the default ones (``tests.testbed.plugins.default_signals``). ``options`` are those of Popen.
+    Its signals are the default ones (``tests.testbed.plugins.default_signals``). ``options`` are those of Popen. A
+    Python program is forked from a server that has imported Strata, unless it needs an interpreter of its own.
     """
+    words = [str(word) for word in command]
+    if fork_server.can_fork(words, options):
+        return fork_server.ForkedProcess(words, **options)
     program = find_program(str(command[0]))
     assert program is not None, f"{command[0]} is not installed"
     become = [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), program]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -175,10 +176,7 @@ def test_verify_deep_counts_what_is_not_finite(tmp_path: Path) -> None:
     assert "w has 2 elements that are NaN or infinite" in ckpt("verify", tmp_path, 1, "--deep").stdout
 
 
-@pytest.mark.part("jax")
 def test_verify_deep_looks_into_narrow_types_too(tmp_path: Path) -> None:
-    import ml_dtypes
-
     with CheckpointManager(tmp_path) as manager:
         manager.save({"w": np.array([1.0, np.nan], ml_dtypes.float8_e4m3fn), "f": np.ones(2, ml_dtypes.bfloat16)}, 1)
     assert "w has 1 elements that are NaN or infinite" in ckpt("verify", tmp_path, 1, "--deep").stdout

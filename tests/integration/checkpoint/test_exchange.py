@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 from strata.checkpoint import CheckpointManager
 from strata.cli.app import app
 from strata.errors import ForeignFormatError
-from tests.testbed.parts import import_part
+from tests.testbed.parts import LazyModule
 from tests.unit.checkpoint.states import same
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-torch = import_part("torch", "torch")
-pytestmark = pytest.mark.filterwarnings("ignore")
+torch: Any = LazyModule("torch")
+pytestmark = [pytest.mark.part("torch"), pytest.mark.filterwarnings("ignore")]
 
 
 def ckpt(*arguments: object) -> Any:

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from strata.checkpoint.exchange.formats import read_state
 from strata.cli.app import app
 from strata.errors import ForeignFormatError
-from tests.testbed.parts import import_part
+from tests.testbed.parts import LazyModule
 from tests.unit.checkpoint.states import same
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-torch = import_part("torch", "torch")
-pytestmark = pytest.mark.filterwarnings("ignore")
+torch: Any = LazyModule("torch")
+pytestmark = [pytest.mark.part("torch"), pytest.mark.filterwarnings("ignore")]
 
 
 def ckpt(*arguments: object) -> Any:
@@ -30,10 +30,10 @@ def write_index(folder: Path, weight_map: dict[str, str], name: str = "model") -
     (folder / f"{name}.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
-def write_tensor(path: Path, name: str, value: float, dtype: Any = torch.float32) -> None:
+def write_tensor(path: Path, name: str, value: float, dtype: str = "float32") -> None:
     from safetensors.torch import save_file
 
-    save_file({name: torch.full((2,), value, dtype=dtype)}, path)
+    save_file({name: torch.full((2,), value, dtype=getattr(torch, dtype))}, path)
 
 
 def test_an_index_that_names_a_tensor_which_no_file_has_is_refused(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_an_index_that_names_a_tensor_which_no_file_has_is_refused(tmp_path: Pat
 
 def test_of_several_indexes_the_one_without_a_variant_counts(tmp_path: Path) -> None:
     write_tensor(tmp_path / "whole.safetensors", "a", 1)
-    write_tensor(tmp_path / "half.safetensors", "a", 1, torch.float16)
+    write_tensor(tmp_path / "half.safetensors", "a", 1, "float16")
     write_index(tmp_path, {"a": "whole.safetensors"})
     write_index(tmp_path, {"a": "half.safetensors"}, "model.fp16")
     assert read_state(tmp_path)[0]["a"].dtype == torch.float32

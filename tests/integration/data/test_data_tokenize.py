@@ -136,11 +136,13 @@ def test_prepared_files_are_the_same_for_any_number_of_processes(tmp_path: Path,
     assert int(found["x.is_null"].sum()) == 1
 
 
+@pytest.mark.part("ray")
 @pytest.mark.timeout(180)
 def test_a_cluster_writes_the_same_bytes(
     tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray = pytest.importorskip("ray", reason="no make target installs Ray, for its size: pip install -e '.[ray]'")
+    import ray
+
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(each) for each in os.sys.path if each))

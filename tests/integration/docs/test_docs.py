@@ -14,9 +14,8 @@ import pytest
 from tests.integration.docs.blocks import Block, find_blocks
 from tests.integration.docs.contexts import CONTEXTS, Context
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 # Its blocks build on each other: tests/integration/data/test_llm_page.py runs the page as a whole.
@@ -83,14 +82,22 @@ def run_console(block: Block, context: Context, folder: Path) -> None:
         assert done.returncode == expected, f"{block}: {command}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def context_of(block: Block) -> Context:
+    return CONTEXTS[block.directives.get("context", "none")]
+
+
+def parameter_of(block: Block) -> object:
+    part = context_of(block).part
+    return pytest.param(block, id=str(block), marks=[pytest.mark.part(part)] if part else [])
+
+
+def test_a_block_that_cannot_run_says_why() -> None:
+    assert [block for block in BLOCKS if block.directives.get("skip") == ""] == []
+
+
+@pytest.mark.parametrize("block", [parameter_of(block) for block in BLOCKS if "skip" not in block.directives])
 def test_the_block_runs(block: Block, tmp_path: Path) -> None:
-    if "skip" in block.directives:
-        assert block.directives["skip"], f"{block}: say why it cannot run"
-        pytest.skip(block.directives["skip"])
-    context = CONTEXTS[block.directives.get("context", "none")]
-    if context.part:
-        require_part(context.part)
+    context = context_of(block)
     context.prepare(tmp_path)
     if block.language == "python":
         run_python(block, context, tmp_path)

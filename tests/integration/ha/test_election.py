@@ -25,7 +25,6 @@ from strata.wire.errors import ERROR_TRAILER, from_error
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
@@ -33,7 +32,6 @@ pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
-    require_part("etcd")
     with EtcdCluster(tmp_path).serving() as cluster:
         yield cluster
 

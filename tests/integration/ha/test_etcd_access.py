@@ -28,7 +28,6 @@ from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.ha.etcd import EtcdCluster, lead
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.process import accepts_connections, free_ports, running
 from tests.testbed.waiting import wait_until
 
@@ -37,7 +36,6 @@ ENTRY = Entry(c.Goodbye(worker_id="w", incarnation="i"), 1.0)
 
 
 def test_a_user_with_a_password_is_let_in_and_others_are_not(tmp_path: Path) -> None:
-    require_part("etcd")
     with EtcdCluster(tmp_path, "--auth-token-ttl=1", nodes=1).serving() as cluster:
         target = cluster.target()
         cluster.control("user", "add", "root:root")
@@ -68,7 +66,6 @@ def test_a_user_with_a_password_is_let_in_and_others_are_not(tmp_path: Path) -> 
 @contextmanager
 def secured_etcd(folder: Path, files: CertificateFiles, *options: str) -> Iterator[int]:
     """Run a node that asks for certificates; the block gets its port."""
-    require_part("etcd")
     port, peer = free_ports(2)
     command = ["etcd", f"--data-dir={folder / 'data'}", f"--listen-client-urls=https://127.0.0.1:{port}"]
     command += [f"--advertise-client-urls=https://127.0.0.1:{port}", f"--listen-peer-urls=http://127.0.0.1:{peer}"]
@@ -142,7 +139,6 @@ def test_tls_checks_both_sides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["nobody there", "a user that it does not know", "TLS that it does not speak"])
 def test_a_coordinator_that_etcd_does_not_answer_says_why(tmp_path: Path, fault: str) -> None:
-    require_part("etcd")
     with EtcdCluster(tmp_path, nodes=1).serving() as cluster:
         endpoint = f"127.0.0.1:{free_ports(1)[0]}" if fault == "nobody there" else cluster.target().endpoints[0]
         options = ["--state", f"{'etcds' if fault.startswith('TLS') else 'etcd'}://{endpoint}/p", "--leader-lease", "2"]

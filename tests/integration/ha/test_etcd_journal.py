@@ -20,7 +20,6 @@ from strata.errors import CoordinatorLostError, JournalDamagedError, JournalUnav
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
 from tests.testbed.ha.etcd import EtcdCluster, lead, new_target
-from tests.testbed.parts import require_part
 from tests.testbed.servers import EtcdServer
 from tests.testbed.waiting import wait_until
 
@@ -38,7 +37,6 @@ def target(etcd_server: EtcdServer) -> EtcdTarget:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
-    require_part("etcd")
     with EtcdCluster(tmp_path).serving() as cluster:
         yield cluster
 
@@ -230,7 +228,6 @@ def test_an_etcd_that_is_away_is_waited_for(cluster: EtcdCluster) -> None:
 
 
 def test_an_etcd_without_space_refuses_loudly_and_takes_writes_again(tmp_path: Path) -> None:
-    require_part("etcd")
     with EtcdCluster(tmp_path, f"--quota-backend-bytes={16 << 20}", nodes=1).serving() as cluster:
         target = cluster.target()
         journal = lead(target)

@@ -19,7 +19,6 @@ from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.process import end, start
 from tests.testbed.waiting import wait_until
 
@@ -28,7 +27,6 @@ pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Iterator[Replicas]:
-    require_part("etcd")
     with (
         EtcdCluster(tmp_path).serving() as etcd,
         # Nobody sends heartbeats here, and nobody is to be failed for it.

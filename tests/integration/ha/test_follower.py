@@ -14,7 +14,6 @@ from strata.coordinator.journal.entries import replay
 from strata.coordinator.replication.follower import Follower
 from strata.errors import JournalDamagedError, JournalUnavailableError
 from tests.testbed.ha.etcd import EtcdCluster, lead
-from tests.testbed.parts import require_part
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.part("etcd")
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.part("etcd")
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
-    require_part("etcd")
     with EtcdCluster(tmp_path, nodes=1).serving() as cluster:
         yield cluster
 

@@ -21,7 +21,6 @@ from strata.wire.errors import ERROR_TRAILER, from_error
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
@@ -29,7 +28,6 @@ pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
 
 @pytest.fixture
 def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicas]:
-    require_part("etcd")
     admin = make_token().text
     file = tmp_path / "admin-token"
     file.write_text(admin)

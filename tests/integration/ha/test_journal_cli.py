@@ -23,7 +23,6 @@ from strata.errors import JournalDamagedError, UnusableJournalError
 from tests.testbed.ha.etcd import EtcdCluster, lead, new_target
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.servers import EtcdServer
 
 ENTRIES: list[Entry] = [
@@ -79,7 +78,6 @@ def test_a_journal_goes_to_etcd_and_back_and_is_the_same(journal: str, etcd_serv
 @pytest.mark.part("etcd")
 @pytest.mark.timeout(240)
 def test_an_export_of_running_coordinators_is_all_that_a_new_etcd_needs(tmp_path: Path) -> None:
-    require_part("etcd")
     file = tmp_path / "backup.jsonl"
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()

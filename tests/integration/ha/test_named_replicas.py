@@ -18,7 +18,6 @@ from strata.errors import UntrustedCoordinatorError
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.process import free_ports
 from tests.testbed.waiting import wait_until
 
@@ -46,7 +45,6 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 @contextmanager
 def replicas(folder: Path, port: int, *names: str) -> Iterator[Replicas]:
     """Run replicas whose certificate has these names."""
-    require_part("etcd")
     files = make_certificates(folder / "tls", hosts=names, days=1)
     with EtcdCluster(folder).serving() as etcd:
         options = ("--lease", "600", "--tls-cert", str(files.cert), "--tls-key", str(files.key))

@@ -20,7 +20,6 @@ from tests.ha.etcd_proxy import EtcdProxy
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 from tests.testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(400)]
@@ -32,7 +31,6 @@ OUTAGE_S = 30.0
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
-    require_part("etcd")
     with EtcdCluster(tmp_path, f"--quota-backend-bytes={QUOTA_BYTES}").serving() as cluster:
         yield cluster
 

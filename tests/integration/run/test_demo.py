@@ -18,7 +18,6 @@ from strata.demo.model import BATCH_SIZE
 from strata.demo.proofs import prove
 from strata.demo.samples import make_dataset
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_part
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 ROWS, EPOCHS = 1_500, 3
@@ -56,7 +55,6 @@ def test_the_demonstration_proves_itself_and_leaves_nothing_behind(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.part("etcd")
 def test_the_demonstration_survives_the_death_of_both_leaders(tmp_path: Path) -> None:
-    require_part("etcd")
     done = subprocess.run(
         [sys.executable, "-m", "strata", "demo", "--ha", "--pace", "0.01"],
         capture_output=True,

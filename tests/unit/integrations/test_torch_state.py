@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.testbed.parts import import_part
+from tests.testbed.parts import LazyModule
 
-rendezvous = import_part("torch", "torch.distributed.elastic.rendezvous.dynamic_rendezvous")
-torch_state = import_part("torch", "strata.integrations.torch_state")
+rendezvous: Any = LazyModule("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
+torch_state: Any = LazyModule("strata.integrations.torch_state")
+pytestmark = pytest.mark.part("torch")
 
 
 def make_state() -> Any:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.testbed.pace import factor, stretch
+from tests.testbed.pace import factor
+from tests.testbed.plugins import planted
+from tests.testbed.plugins.planted import named
 
-ROOT = Path(__file__).parents[3]
 # Short limits, stretched once for this machine: these tests hang for as long as they are let.
-CONFTEST = """
+CONFTEST = f"""{planted.CONFTEST}
 from tests.testbed import pace
 from tests.testbed.plugins import deadlines
 
-pytest_plugins = [f"tests.testbed.plugins.{name}" for name in ("deadlines", "default_signals", "two_processes")]
-pace.factor = lambda: {factor}
+pace.factor = lambda: {min(factor(), 5.0)}
 deadlines.LEAST_SETUP_S, deadlines.AGAIN_S, deadlines.HARD_STOP_S, deadlines.EXIT_S = 1.0, 0.3, 2.0, 10.0
 
 def pytest_runtest_logreport(report):
@@ -122,28 +119,10 @@ def test_after(number):
 
 
 def run_pytest(folder: Path, tests: str, *options: str, **popen: object) -> tuple[int, str]:
-    (folder / "conftest.py").write_text(CONFTEST.replace("{factor}", str(min(factor(), 5.0))))
-    (folder / "test_planted.py").write_text(tests)
-    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\ntimeout = 1\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", *options, folder],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=stretch(100),
-        **popen,  # type: ignore[call-overload]
-    )
-    return done.returncode, done.stdout
+    return planted.run_pytest(folder, tests, *options, conftest=CONFTEST, **popen)
 
 
-def named(outcome: str, output: str) -> set[str]:
-    lines = (line.split() for line in output.splitlines())
-    return {line[1].split("::")[-1] for line in lines if len(line) > 1 and line[0] == outcome and "::" in line[1]}
-
-
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

@@ -17,7 +17,7 @@ from tests.testbed.waiting import wait_until
 
 TESTS = Path(__file__).parents[2]
 # The janitor of the containers must outlive the test run that was killed: that is what it is for.
-STARTERS = {"testbed/containers/engine.py", "testbed/process.py"}
+STARTERS = {"testbed/containers/engine.py", "testbed/processes/fork_server.py", "testbed/process.py"}
 
 
 def calls_in(path: Path) -> set[str]:

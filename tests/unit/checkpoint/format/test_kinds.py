@@ -20,6 +20,7 @@ from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,14 +31,10 @@ from strata.checkpoint.format.dtypes import DTYPES, numpy_dtype
 from strata.checkpoint.format.kinds import _shares_elements
 from strata.errors import StateMismatchError, UnsavableStateError
 from strata.storage import MemoryStorage
-from tests.testbed.parts import import_part
 from tests.unit.checkpoint.states import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-ml_dtypes = import_part("jax", "ml_dtypes")
 
 
 class Text(str, enum.Enum):  # noqa: UP042 - the kind that users have

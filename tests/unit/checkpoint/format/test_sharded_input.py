@@ -10,9 +10,10 @@ import pytest
 
 from strata.checkpoint import CheckpointManager, Slice
 from strata.errors import StateMismatchError, UnsavableStateError
-from tests.testbed.parts import import_part
+from tests.testbed.parts import LazyModule
 
-torch = import_part("torch", "torch")
+torch: Any = LazyModule("torch")
+pytestmark = pytest.mark.part("torch")
 
 
 @pytest.fixture

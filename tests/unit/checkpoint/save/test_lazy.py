@@ -15,11 +15,12 @@ from strata.checkpoint import CheckpointManager
 from strata.checkpoint.save.staging import StagingPool
 from strata.errors import CheckpointTimeoutError, StateChangedError
 from tests.testbed.pace import stretch
-from tests.testbed.parts import import_part
+from tests.testbed.parts import LazyModule
 from tests.testbed.waiting import wait_until
 
-torch = import_part("torch", "torch")
-HOOKS = import_part("torch", "torch.optim.optimizer")
+torch: Any = LazyModule("torch")
+HOOKS: Any = LazyModule("torch.optim.optimizer")
+pytestmark = pytest.mark.part("torch")
 
 
 class Job:

@@ -1,7 +1,9 @@
-"""A pytest plugin: how ``pytest -n 2 --dist loadgroup`` shares the tests between its processes.
+"""A pytest plugin: how ``pytest -n 4 --dist loadgroup`` shares the tests between its processes.
 
 A file's tests stay in one process, in their order, so that what a module sets up is set up once. Tests with
 ``@pytest.mark.xdist_group(name)`` stay in one process across files: two of a group never run beside each other.
+Tests with ``@pytest.mark.timing`` depend on the speed of the machine. They run last, one after the other, when all
+other processes have ended.
 
 | group | its tests | why one at a time |
 |---|---|---|
@@ -19,21 +21,27 @@ from typing import Any
 
 import pytest
 
+ALONE = "alone"
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that mount something into one group, and in a process of xdist those that may take long first."""
+    """Put tests that mount something, or run alone, into one group, and order the groups for the processes of xdist."""
     for item in items:
-        if any(marker.args == ("faults",) for marker in item.iter_markers("part")):
+        if item.get_closest_marker("timing"):
+            item.add_marker(pytest.mark.xdist_group(ALONE))
+        elif any(marker.args == ("faults",) for marker in item.iter_markers("part")):
             item.add_marker(pytest.mark.xdist_group("mounts"))
     if hasattr(config, "workerinput"):
         limits_s: dict[str, float] = defaultdict(float)
         for item in items:
             limits_s[_unit(item)] = max(limits_s[_unit(item)], _limit_s(item))
-        items.sort(key=lambda item: -limits_s[_unit(item)])
+        items.sort(key=lambda item: (_unit(item) == ALONE, -limits_s[_unit(item)]))
 
 
 def _unit(item: pytest.Item) -> str:
+    if item.get_closest_marker("timing"):
+        return ALONE
     group = item.get_closest_marker("xdist_group")
     return item.nodeid.split("::", 1)[0] if group is None else str(group.args[0])
 
@@ -66,7 +74,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
             # A unit with nothing left to do must not be handed out: the process that gets it waits for ever.
             self.assigned_work[node] = {name: unit for name, unit in units.items() if not all(unit.values())}
             super().remove_node(node)
+            for other in self.nodes:
+                self._reschedule(other)
             return test
+
+        def _reschedule(self, node: Any) -> None:
+            """Hand out the tests that run alone when one process is left: the others end as they run out of tests."""
+            if list(self.workqueue) == [ALONE] and len(self.nodes) > 1:
+                if any(other is not node and not other.shutting_down for other in self.nodes):
+                    node.shutdown()
+                return
+            super()._reschedule(node)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if list(self.workqueue) != [ALONE] or len(self.nodes) == 1:
+                super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)

@@ -1,0 +1,107 @@
+"""The plugins of the test bed on planted tests: what runs alone, what a log ends with, and which lane runs what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.testbed.plugins.planted import named, run_pytest
+
+# Each test writes when it begins and ends; two files, so that two processes have something to do.
+ALONE = """
+import os, time
+from pathlib import Path
+import pytest
+
+def note(what):
+    with open(Path(__file__).with_name("log"), "a") as log:
+        log.write(f"{what} {os.getpid()}\\n")
+
+@pytest.mark.timing
+@pytest.mark.parametrize("number", range(2))
+def test_alone(number):
+    note("alone begins")
+    time.sleep(0.2)
+    note("alone ends")
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("group", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in "abc"])
+def test_together(group, number):
+    note("other begins")
+    time.sleep(0.1 if group == "a" else 0)
+    note("other ends")
+"""
+
+
+def test_a_test_that_depends_on_the_machines_speed_runs_last_and_alone(tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, ALONE, "-n", "3", "--dist", "loadgroup")
+    assert code == 0, output
+    assert "11 passed" in output
+    log = [line.split()[:2] for line in (tmp_path / "log").read_text().splitlines()]
+    assert log[-4:] == [["alone", "begins"], ["alone", "ends"]] * 2
+    assert len(log) == 22
+
+
+FAILING = """
+import subprocess, sys
+
+def program(said, **options):
+    return subprocess.Popen([sys.executable, "-c", f"import sys; print({said!r}, file=sys.stderr)"], **options)
+
+def test_fails(tmp_path):
+    with program("earlier", stderr=subprocess.PIPE) as first, (tmp_path / "log").open("w") as log:
+        assert first.stderr.read() == b"earlier\\n"
+        second = program("in a file", stderr=log)
+        third = program("never read", stderr=subprocess.PIPE, text=True)
+        subprocess.run([sys.executable, "-c", "print('captured')"], capture_output=True)
+        second.wait(), third.wait()
+        assert 1 == 2, "this is why"
+
+def test_passes():
+    program("of another test", stderr=subprocess.DEVNULL).wait()
+"""
+
+
+def test_a_log_ends_with_each_failed_test_its_seed_and_the_last_lines_of_its_processes(tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, FAILING, "-n", "2")
+    assert code == 1, output
+    end = output.partition("failed tests, with the last lines of their processes")[2]
+    assert "test_planted.py::test_fails (call)" in end
+    assert "\n  seed " in end
+    assert "this is why" in end
+    shown = [line.strip() for line in end.splitlines() if line.startswith("    | ")]
+    assert sorted(shown) == ["| captured", "| earlier", "| in a file", "| never read"]
+    assert end.count("which ended with 0: ") == 4
+    assert "of another test" not in end
+
+
+LANES = """
+import pytest
+
+def test_quick(): pass
+
+@pytest.mark.part("no such part")
+def test_with_a_part(): pass
+
+@pytest.fixture
+def s3_server(): pass
+
+@pytest.fixture
+def bucket(s3_server): pass
+
+def test_with_a_server_behind_a_fixture(bucket): pass
+
+@pytest.mark.full
+def test_long(): pass
+"""
+
+
+def test_what_needs_a_part_is_left_to_the_full_lane(tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, LANES, "-m", "not full")
+    assert code == 0, output
+    assert named("PASSED", output) == {"test_quick"}
+    code, output = run_pytest(tmp_path, LANES, "-m", "full", "--collect-only", "-q")
+    assert {line.rpartition("::")[2] for line in output.splitlines() if "::" in line} == {
+        "test_with_a_part",
+        "test_with_a_server_behind_a_fixture",
+        "test_long",
+    }
