@@ -88,7 +88,7 @@ def _stack(batch: Any) -> dict[str, Any]:
 
 def _in_workers(dataset: Any, workers: int) -> Batches:
     if not workers:
-        return dataset  # type: ignore[no-any-return]
+        return dataset
     from strata.integrations.torch_data import TorchDataset
 
     return _torch_loader(TorchDataset(dataset), None, workers)
@@ -182,7 +182,7 @@ def litdata_jpeg(folder: Path, batch_size: int, workers: int) -> Batches:
     from litdata import StreamingDataLoader, StreamingDataset
     from PIL import Image
 
-    class Decoded(StreamingDataset):  # type: ignore[misc]
+    class Decoded(StreamingDataset):
         def __getitem__(self, index: Any) -> Any:
             data = super().__getitem__(index)["jpg"]
             return {"x": np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))}

@@ -109,7 +109,7 @@ class Workers:
         self.took_s: list[float] = []
         self._joined: asyncio.Event | None = asyncio.Event()
         for number, lane in enumerate(lanes):
-            lane.on_message = lambda number=number: self._answered(number)  # type: ignore[misc]
+            lane.on_message = lambda number=number: self._answered(number)
 
     @classmethod
     async def join(cls, port: int, count: int) -> Workers:

@@ -213,7 +213,7 @@ def read_all(folder: Path) -> tuple[int, bytes | None]:
         (number,) = journal._database.execute("SELECT max(number) FROM entries").fetchone()
     finally:
         journal.close()
-    names = [command.worker_id for command, *_ in entries]  # type: ignore[attr-defined]
+    names = [command.worker_id for command, *_ in entries]
     assert names == [f"w{n}" for n in range(number - 1 - len(entries), number - 1)]
     return number - 1, state
 
@@ -289,7 +289,7 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
         said = 50 + len(writer.stdout.read().splitlines())
     _, entries = SqliteJournal(tmp_path / "journal.db").load()
     assert len(entries) >= said
-    assert [command.worker_id for command, *_ in entries] == [f"w{number}" for number in range(len(entries))]  # type: ignore[attr-defined]
+    assert [command.worker_id for command, *_ in entries] == [f"w{number}" for number in range(len(entries))]
 
 
 @pytest.mark.part("faults")

@@ -98,7 +98,7 @@ def test_no_worker_gets_the_token_of_an_administrator_and_every_secret_is_made(t
     assert {path: (tmp_path / path).read_bytes() for path in kept} == kept
     # Each coordinator and each node of etcd is called by a name that its certificate has.
     for file, names in (("server.pem", "coordinator"), ("etcd/server.pem", "etcd")):
-        found = ssl._ssl._test_decode_cert(str(tmp_path / file))  # type: ignore[attr-defined]
+        found = ssl._ssl._test_decode_cert(str(tmp_path / file))
         hosts = {value for _, value in found["subjectAltName"]}
         assert {key for key in described["services"] if key.startswith(f"{names}-")} <= hosts
 
@@ -143,7 +143,7 @@ def test_secrets_beside_the_sources_reach_neither_git_nor_an_image() -> None:
 
 def test_the_coordinator_is_locked_without_what_only_training_needs_and_the_worker_with_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    core = {re.match(r"[\w-]+", each)[0].lower() for each in project["dependencies"]}  # type: ignore[index]
+    core = {re.match(r"[\w-]+", each)[0].lower() for each in project["dependencies"]}
     locks = {
         name: set(re.findall(r"^([\w-]+)==", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
         for name in ("coordinator", "worker")

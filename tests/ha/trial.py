@@ -47,7 +47,7 @@ def run_trial(
                 done_s = time.monotonic()
                 does.do(kind)
                 chaos.wait(
-                    lambda before=before: chaos.last_step() > before + STEPS_AFTER or chaos.is_over(),  # type: ignore[misc]
+                    lambda before=before: chaos.last_step() > before + STEPS_AFTER or chaos.is_over(),
                     f"the job goes on after {kind}",
                 )
                 took_s = time.monotonic() - done_s

@@ -15,7 +15,7 @@ from tests.history.checker import UndecidedError, check, check_object
 from tests.history.models import Commits, Key, Model, Register
 
 
-def call(client: str, operation: tuple, outcome: tuple | None, begin: int, end: int = FOREVER_NS) -> Call:  # type: ignore[type-arg]
+def call(client: str, operation: tuple, outcome: tuple | None, begin: int, end: int = FOREVER_NS) -> Call:
     return Call(client, "x", operation, begin, FOREVER_NS if outcome is None else end, outcome)
 
 

@@ -100,7 +100,7 @@ class SimulatedCoordinator:
         try:
             reply, effects = self.cluster.apply(command, now_s)
         except StrataError as error:
-            reply = error  # type: ignore[assignment]
+            reply = error
         else:
             if command.durable:
                 entry = Entry(command, now_s)

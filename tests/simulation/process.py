@@ -188,7 +188,7 @@ class Process:
         link.send_up(command, lambda: link.coordinator.hear(link.principal, command, reply, link))
 
     def _receive(self, number: int, answer: object) -> None:
-        self.do(self.protocol.receive(number, answer, self.world.now_s))  # type: ignore[arg-type]
+        self.do(self.protocol.receive(number, answer, self.world.now_s))
 
     def _connect(self, to: a.Connect) -> None:
         """Open a link if a coordinator can be reached there; else notice after a while that there is none."""

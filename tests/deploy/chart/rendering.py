@@ -52,7 +52,7 @@ def at(path: str, value: Any) -> dict[str, Any]:
     """Return values that hold this one alone, at a dotted path."""
     for name in reversed(path.split(".")):
         value = {name: value}
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def render(*layers: dict[str, Any], folder: Path = FOLDER) -> list[dict[str, Any]]:
@@ -94,10 +94,10 @@ def find(objects: list[dict[str, Any]], kind: str, name: str | None = None) -> d
 def pod_of(workload: dict[str, Any]) -> dict[str, Any]:
     """Return the pod's spec of a workload of any kind."""
     if workload["kind"] == "Pod":
-        return workload["spec"]  # type: ignore[no-any-return]
+        return workload["spec"]
     if workload["kind"] == "JobSet":
         workload = workload["spec"]["replicatedJobs"][0]["template"]
-    return workload["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+    return workload["spec"]["template"]["spec"]
 
 
 def pods(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:

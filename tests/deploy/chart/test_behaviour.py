@@ -158,7 +158,7 @@ def test_a_job_set_restarts_a_preempted_or_hung_worker_in_its_pod() -> None:
 def test_the_kubelet_asks_in_a_way_that_it_can() -> None:
     def probe(*layers: dict[str, Any]) -> dict[str, Any]:
         (container,) = pod_of(find(render(STEADY, *layers), "StatefulSet"))["containers"]
-        return container["readinessProbe"]  # type: ignore[no-any-return]
+        return container["readinessProbe"]
 
     assert probe(INSECURE)["grpc"] == {"port": 50051}
     # The kubelet's gRPC probes know no TLS.
@@ -302,7 +302,7 @@ def test_the_notes_give_an_administrator_the_certificate_of_clients(tmp_path: Pa
 def test_strata_knows_every_option_and_variable_that_its_pods_are_given(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands
     for each in render(STEADY, values, at("security.tls.mutual", not values)):
         if each["kind"] not in ("StatefulSet", "Deployment", "Pod"):
             continue

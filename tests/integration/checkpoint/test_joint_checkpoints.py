@@ -140,10 +140,7 @@ def joined(
         for client in clients:
             client.wait_registered()
         wait_until(lambda: all(client.get_rank_info().world_size == len(names) for client in clients))
-        yield [
-            stack.enter_context(CheckpointManager(folder, coordinator=client, **options))  # type: ignore[arg-type]
-            for client in clients
-        ]
+        yield [stack.enter_context(CheckpointManager(folder, coordinator=client, **options)) for client in clients]
 
 
 def part_of(rank: int, value: float, *, rows: int = 4) -> dict[str, object]:

@@ -72,7 +72,7 @@ class Party:
         )
         running = asyncio.create_task(connection.run())
         self._stack.push_async_callback(_cancel, running)
-        connection.running = running  # type: ignore[attr-defined]
+        connection.running = running
         await connection.ask(beat(worker_id), timeout_s=20)
         return connection
 
@@ -131,7 +131,7 @@ async def test_a_worker_that_vanishes_is_failed_after_its_grace_and_waiters_are_
         await staying.ask(beat("a"))
     waiting = asyncio.create_task(staying.meet("sync"))
     await asyncio.sleep(0)
-    await _cancel(leaving.running)  # type: ignore[attr-defined]
+    await _cancel(leaving.running)
     with pytest.raises(GenerationChangedError):
         await waiting
     assert party.coordinator.dispatcher.cluster.job("default").membership.ids() == ("a",)

@@ -262,8 +262,8 @@ def test_a_client_that_knows_nothing_but_the_address_can_call_everything(service
         )
         pool = descriptor_pool.DescriptorPool()
         for data in answer.file_descriptor_response.file_descriptor_proto:
-            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))  # type: ignore[no-untyped-call]
-        described = pool.FindServiceByName("strata.v1.Coordinator")  # type: ignore[no-untyped-call]
+            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
+        described = pool.FindServiceByName("strata.v1.Coordinator")
 
         def call(method: str, **fields: Any) -> Any:
             of = described.methods_by_name[method]

@@ -60,7 +60,7 @@ def test_status_shows_who_does_what_how_fast_and_with_what_loss(
     assert run("status", "--coordinator", coordinator.url).stdout == "no jobs yet\n"
     with train(coordinator.url, tmp_path / "c", steps=4):
         # It is told with the next beat.
-        wait_until(lambda: [worker.step for worker in coordinator.status().workers] == [4])  # type: ignore[union-attr]
+        wait_until(lambda: [worker.step for worker in coordinator.status().workers] == [4])
         shown = run("status", "--coordinator", coordinator.url).stdout.splitlines()
         (job,) = json.loads(run("status", "--coordinator", coordinator.url, "--json").stdout)["jobs"]
     assert shown[0] == "job default: generation 1"

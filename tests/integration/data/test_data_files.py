@@ -97,7 +97,7 @@ def test_a_position_at_ten_million_reads_one_shard_for_its_first_batch(tmp_path:
         dataset.load_state_dict(dataset.state_dict() | place)
         reads: list[int] = []
         read = dataset.rows.read
-        dataset.rows.read = lambda start, stop, columns=None, read=read, reads=reads: (  # type: ignore[method-assign]
+        dataset.rows.read = lambda start, stop, columns=None, read=read, reads=reads: (
             reads.append(stop - start) or read(start, stop, columns)
         )
         batch = next(iter(dataset))

@@ -39,5 +39,5 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "tokens of 2000 documents" in done.stdout
-    first, last = re.search(r"loss ([\d.]+) -> ([\d.]+)", done.stdout).groups()  # type: ignore[union-attr]
+    first, last = re.search(r"loss ([\d.]+) -> ([\d.]+)", done.stdout).groups()
     assert float(last) < float(first)

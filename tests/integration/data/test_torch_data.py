@@ -152,5 +152,5 @@ def test_a_packed_dataset_is_named_where_it_needs_no_loader() -> None:
     documents = open_dataset({"tokens": [[1, 2, 3]] * 4}, batch_size=2)
     packed = pack_dataset(documents, sequence_length=4, batch_size=1, to="torch")
     with pytest.raises(TypeError, match="needs no torch loader: iterate it as it is"):
-        TorchDataset(packed)  # type: ignore[arg-type]
+        TorchDataset(packed)
     assert len(list(packed)) == 3

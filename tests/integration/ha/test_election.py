@@ -46,7 +46,7 @@ def replicas(etcd: EtcdCluster, tmp_path: Path) -> Iterator[Replicas]:
 def register(replicas: Replicas, place: int, worker: str) -> pb.Registered:
     with grpc.insecure_channel(replicas.addresses[place]) as channel:
         request = pb.RegisterWorker(worker_id=worker, incarnation="1")
-        return stubs.CoordinatorStub(channel).RegisterWorker(request, timeout=stretch(10))  # type: ignore[no-any-return]
+        return stubs.CoordinatorStub(channel).RegisterWorker(request, timeout=stretch(10))
 
 
 def workers(replicas: Replicas, place: int) -> dict[str, str]:
@@ -75,8 +75,8 @@ def test_one_leads_and_the_others_say_who_and_are_ready(replicas: Replicas) -> N
     standbys = [place for place in range(3) if place != leader]
     address = replicas.addresses[leader]
     for place in standbys:
-        wait_until(lambda place=place: (replicas.describe(place) or pb.Description()).leader == address, "the standby")  # type: ignore[misc]
-        wait_until(lambda place=place: (replicas.describe(place) or pb.Description()).applied == 1, "the journal")  # type: ignore[misc]
+        wait_until(lambda place=place: (replicas.describe(place) or pb.Description()).leader == address, "the standby")
+        wait_until(lambda place=place: (replicas.describe(place) or pb.Description()).applied == 1, "the journal")
         with pytest.raises(grpc.RpcError) as caught:
             register(replicas, place, "other")
         error = from_error(pb.Error.FromString(dict(caught.value.trailing_metadata())[ERROR_TRAILER]))
@@ -203,7 +203,7 @@ def test_all_replicas_are_restarted_one_after_the_other(replicas: Replicas) -> N
         assert replicas.stop(place) == 0
         replicas.start(place)
         replicas.leader()
-        wait_until(lambda place=place: ready_role(replicas, place) is not None, "the restarted one")  # type: ignore[misc]
+        wait_until(lambda place=place: ready_role(replicas, place) is not None, "the restarted one")
     assert workers(replicas, replicas.leader()) == {"w": "initializing"}
 
 

@@ -299,7 +299,7 @@ def test_whatever_happens_when_every_sample_counts_once(
         job.check_finished()
 
 
-def _workers(coordinator: CoordinatorProcess) -> list:  # type: ignore[type-arg]
+def _workers(coordinator: CoordinatorProcess) -> list:
     status = coordinator.status()
     assert status is not None
     return list(status.workers)

@@ -123,7 +123,7 @@ async def test_tls_1_1_is_refused_on_every_port_and_1_3_is_used(tmp_path: Path) 
         assert guarded.files is not None
 
         def shake_hands(port: int, *, newest: ssl.TLSVersion) -> str | None:
-            context = ssl.create_default_context(cafile=guarded.files.ca)  # type: ignore[union-attr]
+            context = ssl.create_default_context(cafile=guarded.files.ca)
             context.set_alpn_protocols(["h2", "http/1.1"])
             context.set_ciphers("DEFAULT:@SECLEVEL=0")
             context.minimum_version = min(ssl.TLSVersion.TLSv1_1, newest)

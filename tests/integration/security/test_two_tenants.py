@@ -67,7 +67,7 @@ async def test_tenants_with_the_same_names_never_hear_of_each_other(
         )
         assert [released.payloads for released in met] == [(b"red", b"red")] * 2
         await blue.ask(c.SetKey(job_id="llm", key="k", value=b"blue", token=0, writer="b"))
-        assert (await red.ask(c.GetKey(job_id="llm", key="k"))).value == b""  # type: ignore[union-attr]
+        assert (await red.ask(c.GetKey(job_id="llm", key="k"))).value == b""
         for tenant, workers in (("blue", {"w0"}), ("red", {"w0", "w1"})):
             token = await guarded.make_token(Role.VIEWER, tenant=tenant)
             status = await guarded.call("GetStatus", pb.GetStatus(), token)

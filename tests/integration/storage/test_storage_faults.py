@@ -83,7 +83,7 @@ def s3(server: S3Server, *, endpoint: str | None = None, **options: object) -> S
         "concurrency": 2,
         "prefix": f"faults/{uuid.uuid4().hex}",
     }
-    return S3Storage(server.bucket, "us-east-1", endpoint or server.endpoint, **(given | options))  # type: ignore[arg-type]
+    return S3Storage(server.bucket, "us-east-1", endpoint or server.endpoint, **(given | options))
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ class TestServersThatFail:
 
     async def test_a_503_storm_is_outlasted_if_it_ends(self, s3_server: S3Server, gateway: Gateway) -> None:
         refusals = iter(["503"] * 3)
-        gateway.decide = lambda method, path: next(refusals, "pass")  # type: ignore[assignment]
+        gateway.decide = lambda method, path: next(refusals, "pass")
         storage = s3(s3_server, endpoint=gateway.endpoint)
         await storage.write("x", b"1")
         assert len(gateway.seen) == 4

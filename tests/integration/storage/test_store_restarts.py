@@ -30,7 +30,7 @@ WAIT_S = 280
 
 def storage_of(server: S3Server, **options: str) -> S3Storage:
     keys = {"access_key_id": server.access_key, "secret_access_key": server.secret_key, "endpoint": server.endpoint}
-    return S3Storage(server.bucket, "us-east-1", prefix="run", **(keys | options))  # type: ignore[arg-type]
+    return S3Storage(server.bucket, "us-east-1", prefix="run", **(keys | options))
 
 
 @pytest.mark.slow
@@ -132,4 +132,4 @@ def test_a_wrong_secret_on_load_is_a_matter_of_permission(s3_server: S3Server) -
         with CheckpointManager(storage=storage_of(s3_server, **wrong)) as manager:
             for act in (manager.load, lambda manager=manager: manager.load(1), manager.all_checkpoints):
                 with pytest.raises(StoragePermissionError, match=r"check the credentials|grant these"):
-                    act()  # type: ignore[operator]
+                    act()

@@ -262,7 +262,7 @@ class Replica(ReplicaProcess):
         try:
             reply, effects = self.cluster.apply(command, self.now_s())
         except StrataError as error:
-            reply = error  # type: ignore[assignment]
+            reply = error
         is_written = command.durable and not isinstance(reply, StrataError)
         term = self.leadership.leader.term
         entry = Entry(command, self.now_s()) if is_written else None

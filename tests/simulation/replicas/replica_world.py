@@ -36,10 +36,10 @@ class ReplicatedProcess(Process):
         now_s = world.now_s
         if replica is None or not replica.is_up:
             world.later(0.01, self, lambda: self.do(self.protocol.lost(world.now_s)))
-        elif max(replica.frozen_until_s, self.unreachable_until_s) > now_s:  # type: ignore[attr-defined]
+        elif max(replica.frozen_until_s, self.unreachable_until_s) > now_s:
             world.later(to.timeout_s, self, lambda: self.do(self.protocol.lost(world.now_s)))
-        elif not replica.leadership.is_leader:  # type: ignore[attr-defined]
-            leader = replica.leadership.leader  # type: ignore[attr-defined]
+        elif not replica.leadership.is_leader:
+            leader = replica.leadership.leader
             world.tally["redirects"] += 1
             world.later(0.01, self, lambda: self.do(self.protocol.redirected(leader.grpc, leader.term, world.now_s)))
         else:
@@ -91,7 +91,7 @@ class ReplicaWorld:
         for replica in self.replicas:
             self.at(self.rng.random(), replica.start)
         for number in range(self.world_size):
-            process = ReplicatedProcess(self, f"w{number}", f"p{number}", start_ms=0)  # type: ignore[arg-type]
+            process = ReplicatedProcess(self, f"w{number}", f"p{number}", start_ms=0)
             self.workers[process.worker_id] = process
             self.at(self.rng.random() * 3.0, partial(process.start, train(self, process), write(self, process)))
         for number, fault in enumerate(self.faults):

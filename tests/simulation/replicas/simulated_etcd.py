@@ -43,7 +43,7 @@ class SimulatedClient(EtcdClient):
         super().__init__(target)
         self._world = _world[-1]
         self._replica = self._world.find_replica(target.endpoints[0])
-        self._closed = VirtualEvent()  # type: ignore[assignment]
+        self._closed = VirtualEvent()
         self._life = self._replica.life
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class EtcdCluster:
         """Wait until every node that runs takes writes."""
         for node, process in enumerate(self.processes):
             if process is not None:
-                wait_until(lambda node=node: self._answers(node), f"etcd node {node}")  # type: ignore[misc]
+                wait_until(lambda node=node: self._answers(node), f"etcd node {node}")
 
     def target(self) -> EtcdTarget:
         """Return a place in this cluster where nothing is."""
@@ -132,7 +132,7 @@ class EtcdCluster:
             for number in range(2 * quota_bytes // FILLER_BYTES):
                 put = ep.PutRequest(key=b"filler/%d" % number, value=bytes(FILLER_BYTES))
                 request = ep.TxnRequest(success=[ep.RequestOp(request_put=put)])
-                client.insist(lambda request=request: client.transact(request), give_up_s=stretch(30))  # type: ignore[misc]
+                client.insist(lambda request=request: client.transact(request), give_up_s=stretch(30))
         except EtcdRefusedError:
             return
         finally:

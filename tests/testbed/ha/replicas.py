@@ -106,7 +106,7 @@ class Replicas:
         with self._open(self.addresses[place]) as channel:
             try:
                 stub = stubs.CoordinatorStub(channel)
-                return stub.Describe(pb.Describe(), timeout=2, metadata=self._metadata)  # type: ignore[no-any-return]
+                return stub.Describe(pb.Describe(), timeout=2, metadata=self._metadata)
             except grpc.RpcError:
                 return None
 

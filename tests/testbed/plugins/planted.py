@@ -29,7 +29,7 @@ def run_pytest(folder: Path, tests: str, *options: str, conftest: str = CONFTEST
         stderr=subprocess.STDOUT,
         text=True,
         timeout=stretch(100),
-        **popen,  # type: ignore[call-overload]  # the options of Popen have many types
+        **popen,
     )
     return done.returncode, done.stdout
 

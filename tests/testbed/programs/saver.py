@@ -56,7 +56,7 @@ def main() -> None:
             die()
         write_all(self, view, offset)
 
-    direct.FileSink._write_all = write_half  # type: ignore[method-assign]
+    direct.FileSink._write_all = write_half
     manager = CheckpointManager(
         storage=open_storage(url), keep_count=2, saving=SavePolicy(delta=delta), observer=on_phase
     )

@@ -315,10 +315,10 @@ async def test_a_cancelled_save_async_does_not_read_the_state_any_more(storage: 
 def test_wrong_settings_are_refused() -> None:
     for wrong in ({"max_pending": 0}, {"when_busy": "panic"}, {"full_every": 0}, {"on_divergence": "ignore"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            SavePolicy(**wrong)  # type: ignore[arg-type]
+            SavePolicy(**wrong)
     for kept in ({"keep_count": 0}, {"keep_every": 0}, {"ttl_s": -1}):
         with pytest.raises(ValueError, match=next(iter(kept))):
-            RetentionPolicy(**kept)  # type: ignore[arg-type]
+            RetentionPolicy(**kept)
     with pytest.raises(ValueError, match=r"RetentionPolicy\(keep_count=...\)"):
         CheckpointManager(storage=MemoryStorage(), keep_count=2, retention=RetentionPolicy())
     with pytest.raises(StrataError):
@@ -352,5 +352,5 @@ def test_a_step_of_another_type_is_a_mistake_and_touches_nothing(manager: Checkp
         for call in calls:
             with pytest.raises(ValueError, match="use a whole number"):
                 call(step)
-    assert manager.load(np.int64(7)).step == 7  # type: ignore[arg-type]
+    assert manager.load(np.int64(7)).step == 7
     assert manager.list_checkpoints() == [7]

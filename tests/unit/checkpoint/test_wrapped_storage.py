@@ -38,7 +38,7 @@ def test_a_wrapped_local_storage_is_read_and_written_in_the_fast_ways(
 
         monkeypatch.setattr(LocalStorage, name, noted)
     state = {"w": np.arange(1000.0)}
-    with CheckpointManager(storage=Wrapped(LocalStorage(tmp_path))) as manager:  # type: ignore[arg-type]
+    with CheckpointManager(storage=Wrapped(LocalStorage(tmp_path))) as manager:
         manager.save(state, 1)
         assert np.array_equal(manager.load().data["w"], state["w"])
     assert used == ["write_behind", "open_files"]

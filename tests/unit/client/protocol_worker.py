@@ -41,7 +41,7 @@ class Worker:
         registered = Registered(
             **{"rank": 0, "world_size": 1, "generation": generation, "waits_for": 0, "lease_s": LEASE_S, **fields}
         )
-        self.reply(sent[-1].number, registered)  # type: ignore[union-attr]
+        self.reply(sent[-1].number, registered)
 
     def reply(self, number: int, reply: Reply | StrataError) -> list[a.Action]:
         return self.take(self.protocol.receive(number, reply, self.now_s))

@@ -23,7 +23,7 @@ SECRET = "strata_abc_0123456789abcdef"
 
 
 def dial(url: str, **fields: object) -> Dial:
-    return Dial(parse_endpoints(url), Credentials(**fields))  # type: ignore[arg-type]
+    return Dial(parse_endpoints(url), Credentials(**fields))
 
 
 def test_a_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:

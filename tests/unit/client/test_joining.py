@@ -53,7 +53,7 @@ def test_a_worker_that_was_declared_dead_joins_in_its_next_life(worker: Worker) 
     assert isinstance(again, a.Send)
     assert again.command == c.RegisterWorker(worker_id="a", incarnation="1-p.2")
     worker.reply(again.number, Registered(rank=0, world_size=1, generation=5, waits_for=0, lease_s=LEASE_S))
-    assert worker.sent(c.Heartbeat)[-1].command.incarnation == "1-p.2"  # type: ignore[attr-defined]
+    assert worker.sent(c.Heartbeat)[-1].command.incarnation == "1-p.2"
 
 
 @pytest.mark.parametrize("error", [UnknownWorkerError("a", known=[]), UnknownJobError("default", known=[])])
@@ -77,7 +77,7 @@ def test_a_worker_that_was_replaced_is_refused_and_so_is_everything_it_asked(wor
     worker.take(worker.protocol.lost(worker.now_s))
     sent = worker.take(worker.protocol.connected(worker.now_s))
     error = DuplicateWorkerError("default", "a")
-    worker.reply(sent[-1].number, error)  # type: ignore[union-attr]
+    worker.reply(sent[-1].number, error)
     assert worker.protocol.state is State.REFUSED
     assert [worker.answer(number) for number in numbers] == [error, error]
     assert worker.answer(worker.ask(c.GetKey(key="y"))) is error
@@ -86,7 +86,7 @@ def test_a_worker_that_was_replaced_is_refused_and_so_is_everything_it_asked(wor
 
 def test_a_registration_that_the_journal_refuses_is_repeated(worker: Worker) -> None:
     sent = worker.take(worker.protocol.connected(worker.now_s))
-    worker.reply(sent[-1].number, REFUSED)  # type: ignore[union-attr]
+    worker.reply(sent[-1].number, REFUSED)
     again = worker.pass_time(3.0)
     assert [type(action.command) for action in again if isinstance(action, a.Send)] == [c.RegisterWorker]
 
@@ -94,7 +94,7 @@ def test_a_registration_that_the_journal_refuses_is_repeated(worker: Worker) -> 
 def test_a_job_that_is_full_refuses_for_good() -> None:
     worker = Worker(joins=False)
     sent = worker.take(worker.protocol.connected(worker.now_s))
-    worker.reply(sent[-1].number, JobFullError("default", "a", max_workers=1))  # type: ignore[union-attr]
+    worker.reply(sent[-1].number, JobFullError("default", "a", max_workers=1))
     assert worker.protocol.state is State.REFUSED
 
 
@@ -108,7 +108,7 @@ def test_after_a_goodbye_nothing_makes_the_worker_join_again(worker: Worker) -> 
     assert len(worker.sent(c.RegisterWorker)) == before
     worker.take(worker.protocol.lost(worker.now_s))
     sent = worker.take(worker.protocol.connected(worker.now_s))
-    worker.reply(sent[-1].number, StaleIncarnationError("a", "1-p.1", state="left"))  # type: ignore[union-attr]
+    worker.reply(sent[-1].number, StaleIncarnationError("a", "1-p.1", state="left"))
     assert worker.answer(number) == Done()
 
 

@@ -27,7 +27,7 @@ def test_the_second_meeting_under_a_name_is_another_round(worker: Worker) -> Non
     first = worker.meet("epoch")
     worker.effect(released("epoch"))
     second = worker.meet("epoch")
-    assert worker.sent(c.ArriveAtBarrier)[-1].command.round == 2  # type: ignore[attr-defined]
+    assert worker.sent(c.ArriveAtBarrier)[-1].command.round == 2
     worker.effect(released("epoch"))
     assert worker.is_answered(first)
     assert not worker.is_answered(second), "a late copy of the first release is not the second"
@@ -41,10 +41,10 @@ def test_releases_are_offered_when_the_worker_joins_again_and_brought_when_wante
     worker.take(worker.protocol.lost(worker.now_s))
     worker.join()
     (offer,) = worker.sent(c.OfferReleases)
-    assert offer.command.meetings == (Meeting("epoch", 1),)  # type: ignore[attr-defined]
+    assert offer.command.meetings == (Meeting("epoch", 1),)
     worker.effect(e.ReleaseWanted(job_id="default", to=("a",), name="epoch", round=1, generation=1))
     (brought,) = worker.sent(c.BringRelease)
-    assert brought.command.payloads == (b"x",)  # type: ignore[attr-defined]
+    assert brought.command.payloads == (b"x",)
 
 
 def test_releases_are_offered_again_while_the_worker_waits_because_a_coordinator_may_forget(worker: Worker) -> None:
@@ -54,7 +54,7 @@ def test_releases_are_offered_again_while_the_worker_waits_because_a_coordinator
     worker.meet("epoch")
     worker.pass_time(ARRIVE_AGAIN_S + 0.1)
     (offer,) = worker.sent(c.OfferReleases)
-    assert offer.command.meetings == (Meeting("epoch", 1),)  # type: ignore[attr-defined]
+    assert offer.command.meetings == (Meeting("epoch", 1),)
     for _ in range(3):
         worker.pass_time(ARRIVE_AGAIN_S + 0.1)
     worker.take(worker.protocol.lost(worker.now_s))

@@ -59,9 +59,9 @@ def test_parts_are_reported_in_the_order_in_which_their_saves_began(worker: Work
     assert worker.sent(c.ReportPart) == []
     make_durable(worker, slow, 5)
     (first,) = worker.sent(c.ReportPart)
-    assert first.command.step == 5  # type: ignore[attr-defined]
+    assert first.command.step == 5
     worker.reply(first.number, Done())
-    assert worker.sent(c.ReportPart)[-1].command.step == 6  # type: ignore[attr-defined]
+    assert worker.sent(c.ReportPart)[-1].command.step == 6
     assert not worker.is_answered(fast)
 
 
@@ -69,15 +69,15 @@ def test_a_save_that_failed_is_given_up_for_all_and_lets_the_next_part_through(w
     failed = part(worker, 5, is_durable=False)
     part(worker, 6)
     worker.take(worker.protocol.drop_part(failed, "disk full", worker.now_s))
-    assert worker.sent(c.GiveUpCheckpoint)[-1].command.step == 5  # type: ignore[attr-defined]
-    assert worker.sent(c.ReportPart)[-1].command.step == 6  # type: ignore[attr-defined]
+    assert worker.sent(c.GiveUpCheckpoint)[-1].command.step == 5
+    assert worker.sent(c.ReportPart)[-1].command.step == 6
 
 
 def test_a_part_says_which_reports_came_before_it(worker: Worker) -> None:
     report(worker)
     report(worker)
     part(worker, 5)
-    assert worker.sent(c.ReportPart)[-1].command.progress == 2  # type: ignore[attr-defined]
+    assert worker.sent(c.ReportPart)[-1].command.progress == 2
 
 
 @pytest.mark.parametrize(

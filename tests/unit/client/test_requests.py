@@ -63,7 +63,7 @@ def test_reports_are_numbered_by_generation(worker: Worker) -> None:
     for generation in (1, 1, 2):
         report(worker, generation)
     sent = [action.command for action in worker.sent(c.ReportProgress)]
-    assert [(command.generation, command.sequence) for command in sent] == [(1, 1), (1, 2), (2, 1)]  # type: ignore[attr-defined]
+    assert [(command.generation, command.sequence) for command in sent] == [(1, 1), (1, 2), (2, 1)]
 
 
 def test_a_report_that_came_before_a_refused_one_is_repeated_after_it(worker: Worker) -> None:

@@ -64,7 +64,7 @@ def test_a_heartbeat_to_a_deposed_leader_brings_the_worker_to_the_next(worker: W
 def test_a_registration_that_a_standby_refuses_does_not_end_the_worker() -> None:
     worker = Worker(joins=False, addresses=ABC)
     sent = worker.take(worker.protocol.connected(worker.now_s))
-    actions = worker.reply(sent[-1].number, NotLeaderError("", term=0))  # type: ignore[union-attr]
+    actions = worker.reply(sent[-1].number, NotLeaderError("", term=0))
     assert connects(actions) == ["b:1"]
     worker.join()
     assert worker.protocol.state is State.JOINED
@@ -81,7 +81,7 @@ def test_a_takeover_loses_no_barrier(worker: Worker) -> None:
     worker.take(worker.protocol.lost(worker.now_s))
     worker.join()
     (offer,) = worker.sent(c.OfferReleases)
-    assert offer.command.meetings == (Meeting("step", 1),)  # type: ignore[attr-defined]
+    assert offer.command.meetings == (Meeting("step", 1),)
 
 
 def test_an_arrival_that_the_last_leader_noted_is_said_to_the_next_at_once_and_then_in_its_turn(worker: Worker) -> None:

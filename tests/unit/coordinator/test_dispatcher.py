@@ -282,7 +282,7 @@ async def test_joins_and_losses_are_logged_when_they_are_durable(caplog: pytest.
         await dispatcher.ask(c.FailWorkers(workers=(("a", "1"),), reason="silent", cause=Cause.HUNG))
     joined, failed = [record for record in caplog.records if record.name == "strata.events"]
     assert (joined.levelname, joined.getMessage()) == ("INFO", "default: generation changed: 1: a joined")
-    assert (failed.levelname, failed.fields["cause"]) == ("WARNING", "hung")  # type: ignore[attr-defined]
+    assert (failed.levelname, failed.fields["cause"]) == ("WARNING", "hung")
     line = json.loads(JsonFormatter().format(failed))
     assert (line["job"], line["event"], line["cause"]) == ("default", "generation changed", "hung")
 

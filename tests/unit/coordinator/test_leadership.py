@@ -38,7 +38,7 @@ async def test_a_standby_answers_everything_with_where_the_leader_is() -> None:
     for command in (c.RegisterWorker(worker_id="w", incarnation="1"), c.Heartbeat(worker_id="w", incarnation="1")):
         dispatcher.dispatch(command, answers.append)
     dispatcher.look(lambda cluster: cluster.jobs(), answers.append)
-    assert [(type(each), each.leader, each.term) for each in answers] == [(NotLeaderError, "b:50051", 4)] * 3  # type: ignore[attr-defined]
+    assert [(type(each), each.leader, each.term) for each in answers] == [(NotLeaderError, "b:50051", 4)] * 3
     assert NotLeaderError.recovery is Recovery.RETRY
     with pytest.raises(NotLeaderError, match="the leader of term 4 is at b:50051"):
         await dispatcher.ask_state(lambda cluster: cluster.jobs())

@@ -117,11 +117,11 @@ def test_what_is_compared_is_json_also_if_options_are_numbers_of_numpy() -> None
     ranks = {"rank": np.int64(1), "world_size": np.int64(2), "epochs": np.int64(2)}
     numbers = {"batch_size": np.int64(2), "seed": np.int64(5), "shard_size": np.int32(4)}
     for dataset in (documents(order="global", window_shards=np.int8(3), **numbers, **ranks), documents(**numbers)):
-        dataset.set_epoch(np.int64(1))  # type: ignore[arg-type]
+        dataset.set_epoch(np.int64(1))
         assert json.loads(json.dumps(dataset.plan.agreement())) == dataset.plan.agreement()
         json.dumps(dataset.state_dict())
-    mixture = Mixture([documents(order="global")] * 2, [1, 1], seed=np.int64(3))  # type: ignore[arg-type]
-    mixture.seek(np.int64(1), np.int64(1))  # type: ignore[arg-type]
+    mixture = Mixture([documents(order="global")] * 2, [1, 1], seed=np.int64(3))
+    mixture.seek(np.int64(1), np.int64(1))
     json.dumps([mixture.state_dict(), mixture.plan.agreement()])
 
 
@@ -203,7 +203,7 @@ def test_a_filter_that_reads_a_global_name_of_another_value_is_another_filter(
 
 def test_the_name_of_a_filter_says_the_values_that_it_was_made_with() -> None:
     assert "least=3" in str(name_function(make_filter(3)))
-    assert len(str(name_function(Keep("x" * 10_000)))) < 200  # type: ignore[arg-type]
+    assert len(str(name_function(Keep("x" * 10_000)))) < 200
 
 
 SCRIPT = """
@@ -238,7 +238,7 @@ def test_a_function_that_holds_itself_has_a_name() -> None:
             return self
 
     loop = Loop()
-    loop.me = loop  # type: ignore[attr-defined]
+    loop.me = loop
     assert "Loop" in str(name_function(loop))
 
 

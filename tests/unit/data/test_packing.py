@@ -91,7 +91,7 @@ def open_kind(kind: str, table: pa.Table, **options: Any) -> Any:
     dataset = open_dataset(table, batch_size=3, seed=1, shard_size=8, **options)
     if kind == "buckets":
         return bucket_dataset(dataset, boundaries=[8, 16, 32], batch_size=3)
-    return pack_dataset(dataset, sequence_length=16, batch_size=2, strategy=kind, bins=4)  # type: ignore[arg-type]
+    return pack_dataset(dataset, sequence_length=16, batch_size=2, strategy=kind, bins=4)
 
 
 def plain(batch: dict[str, Any]) -> dict[str, Any]:
@@ -314,6 +314,6 @@ def test_what_is_no_position_is_refused_by_name() -> None:
     packed = pack_dataset(documents([[1]]), sequence_length=4, batch_size=1)
     for load in (packed.load_state_dict, packed.dataset.load_state_dict, lambda state: merge_assembled_states([state])):
         with pytest.raises(DamagedRecordError, match="not a valid data position"):
-            load(None)  # type: ignore[arg-type]
+            load(None)
     with pytest.raises(ValueError, match="world_size is 0"):
         merge_assembled_states([packed.state_dict()], world_size=0)

@@ -160,7 +160,7 @@ def test_an_iteration_that_is_thrown_away_late_does_not_end_the_one_after_it(pro
         assert next(early)["id"][0] == 0
         later = iter(dataset)
         assert next(later)["id"][0] == 10
-        early.close()  # type: ignore[attr-defined]
+        early.close()
         assert [batch["id"][0] for batch in later] == list(range(20, 100, 10))
 
 

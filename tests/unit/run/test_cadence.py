@@ -131,4 +131,4 @@ def test_a_cadence_that_cannot_be_kept_says_what_can(text: str | int) -> None:
 )
 def test_a_cadence_that_contradicts_itself_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"use|not both"):
-        Cadence(**fields)  # type: ignore[arg-type]
+        Cadence(**fields)

@@ -105,4 +105,4 @@ def test_an_end_is_told_in_words_and_in_the_code_of_a_shell() -> None:
 @pytest.mark.parametrize("fields", [{"max_restarts": -1}, {"window_s": 0}, {"first_backoff_s": -1}])
 def test_a_policy_without_sense_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="use"):
-        RestartPolicy(**fields)  # type: ignore[arg-type]
+        RestartPolicy(**fields)

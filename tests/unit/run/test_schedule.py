@@ -30,7 +30,7 @@ class Others:
 
 
 def make(others: Others, cadence: Cadence, *, is_uneven: bool = False) -> Schedule:
-    schedule = Schedule(others, cadence, RANK_INFO)  # type: ignore[arg-type]
+    schedule = Schedule(others, cadence, RANK_INFO)
     schedule.is_uneven = is_uneven
     schedule.restored(4)
     return schedule

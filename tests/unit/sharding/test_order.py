@@ -115,4 +115,4 @@ def test_golden_values_guard_the_order_of_running_epochs() -> None:
 )
 def test_bad_parameters_are_refused(parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EpochOrder(**parameters)  # type: ignore[arg-type]
+        EpochOrder(**parameters)

@@ -31,7 +31,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def key_of(name: str | None) -> object:
     profile = find_profile(name)
-    return profile and profile.provider()["access_key_id"]  # type: ignore[index]
+    return profile and profile.provider()["access_key_id"]
 
 
 def test_the_default_profile_serves_when_nothing_else_is_said() -> None:

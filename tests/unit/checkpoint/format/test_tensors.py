@@ -103,11 +103,11 @@ def test_the_bytes_of_a_torch_tensor_are_seen_where_they_lie_whatever_its_stride
     one = base[2:3, ::7]
     assert one.stride() == (7, 7)
     for tensor in (base, base[1:3], base[2], base[2, 3], one, one.reshape(()), base[:0]):
-        view = view_source(find_tensor(tensor))  # type: ignore[arg-type]
+        view = view_source(find_tensor(tensor))
         assert view is not None
         assert (view.dtype, view.nbytes) == (np.uint8, tensor.nbytes)
         assert not tensor.numel() or view.ctypes.data == tensor.data_ptr()
-    assert view_source(find_tensor(base.T)) is None  # type: ignore[arg-type]
+    assert view_source(find_tensor(base.T)) is None
 
 
 @pytest.mark.part("torch")

@@ -63,9 +63,9 @@ def test_like_gives_the_structure_and_its_memory_is_filled(manager: CheckpointMa
         "raw": b"",
     }
     loaded = manager.load(like=like).data
-    assert loaded["model"]["w"] is like["model"]["w"]  # type: ignore[index]
-    assert np.array_equal(loaded["model"]["w"], STATE["model"]["w"])  # type: ignore[index]
-    assert loaded["hyper"] == Hyper(0.1, like["hyper"].scale)  # type: ignore[attr-defined]
+    assert loaded["model"]["w"] is like["model"]["w"]
+    assert np.array_equal(loaded["model"]["w"], STATE["model"]["w"])
+    assert loaded["hyper"] == Hyper(0.1, like["hyper"].scale)
     assert loaded["hyper"].scale[0] == 2.0
     assert loaded["pair"] == Pair(7, "x")
     assert loaded["items"][1:] == [5, (None, float("inf"))]

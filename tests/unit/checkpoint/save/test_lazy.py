@@ -295,7 +295,7 @@ def test_what_no_known_optimizer_manages_is_staged_at_once(tmp_path: Path, held:
 def _error_of(handle: Any) -> BaseException | None:
     with pytest.raises(StateChangedError):
         handle.result(stretch(60))
-    return handle.error()  # type: ignore[no-any-return]
+    return handle.error()
 
 
 def test_a_manager_that_is_closed_stands_in_no_optimizers_way(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Coordinator:
 @pytest.mark.parametrize("answer", NOT_A_MEMBER, ids=lambda answer: type(answer).__name__)
 def test_a_save_without_membership_fails_on_its_handle_and_training_goes_on(answer: StrataError) -> None:
     coordinator = Coordinator(answer)
-    with CheckpointManager(storage=MemoryStorage(), coordinator=coordinator) as manager:  # type: ignore[arg-type]
+    with CheckpointManager(storage=MemoryStorage(), coordinator=coordinator) as manager:
         handle = manager.save_background({"w": 1}, 7)
         with pytest.raises(CheckpointAbortedError, match="step 7 was aborted") as caught:
             handle.result(stretch(10))

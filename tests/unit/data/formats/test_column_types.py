@@ -189,7 +189,7 @@ def test_wrong_ways_to_give_missing_values_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'x\.is_null' is a column already"):
         open_rows(tmp_path, cache=tmp_path / "cache")
     with pytest.raises(ValueError, match="use one of mask, nan, raise, arrow"):
-        open_rows(tmp_path, nulls="zero", cache=tmp_path / "cache")  # type: ignore[arg-type]
+        open_rows(tmp_path, nulls="zero", cache=tmp_path / "cache")
     with pytest.raises(ValueError, match="nulls='arrow' is for open_rows"):
         open_dataset(tmp_path, batch_size=1, nulls="arrow", cache=tmp_path / "cache")
 

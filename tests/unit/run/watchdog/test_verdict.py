@@ -15,7 +15,7 @@ LIMIT_S = 100.0
 
 
 def at(rank: int = 0, step: int = 5, **fields: object) -> Standing:
-    return Standing(rank=rank, step=step, stalled_s=fields.pop("stalled_s", 150.0), **fields)  # type: ignore[arg-type]
+    return Standing(rank=rank, step=step, stalled_s=fields.pop("stalled_s", 150.0), **fields)
 
 
 def test_a_step_that_is_not_late_is_fine() -> None:
