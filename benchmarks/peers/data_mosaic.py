@@ -32,9 +32,9 @@ for _name in ("", ".datasets", ".datasets.vision", ".transforms", ".transforms.f
     _module = sys.modules[f"torchvision{_name}"] = _StandIn(f"torchvision{_name}")
     _module.__spec__ = ModuleSpec(_module.__name__, None)
 
-from PIL import Image  # noqa: E402
-from streaming import MDSWriter, StreamingDataset  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+from PIL import Image  # noqa: E402 - after the stand-ins
+from streaming import MDSWriter, StreamingDataset  # noqa: E402 - after the stand-ins
+from torch.utils.data import DataLoader  # noqa: E402 - after the stand-ins
 
 SAMPLE_BYTES = 8_192
 SIDE = 256

@@ -93,7 +93,7 @@ def split_address(address: str) -> tuple[str, int]:
     try:
         host, port = _split(address, DEFAULT_PORT)
         if port is None:
-            raise ValueError("it has no port")  # noqa: TRY301 - told below
+            raise ValueError("it has no port")  # noqa: TRY301 - reported below
     except ValueError as error:
         example = "use host:port, such as 127.0.0.1:50051 or [::1]:50051"
         raise ValueError(f"address {address!r}: {error}; {example}") from error

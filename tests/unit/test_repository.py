@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 import tomllib
 from pathlib import Path
 
@@ -90,7 +92,7 @@ def test_every_direct_dependency_and_extra_has_a_decision() -> None:
     extras = project["optional-dependencies"]
     decisions = (ROOT / "docs" / "decisions.md").read_text().split("## Written by hand")[0].lower()
     wanted = [*project["dependencies"], *(each for libraries in extras.values() for each in libraries)]
-    names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
+    names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}
     assert names
     assert {name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", decisions)} == set()
     assert {name for name in extras if f"`{name}`" not in decisions and name not in decisions.split()} == set()
@@ -98,6 +100,57 @@ def test_every_direct_dependency_and_extra_has_a_decision() -> None:
 
 def test_no_extra_brings_only_what_every_user_has() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    core = {re.match(r"[\w.-]+", each)[0] for each in project["dependencies"]}  # type: ignore[index]
+    core = {re.match(r"[\w.-]+", each)[0] for each in project["dependencies"]}
     for extra, libraries in project["optional-dependencies"].items():
-        assert {re.match(r"[\w.-]+", each)[0] for each in libraries} - core, extra  # type: ignore[index]
+        assert {re.match(r"[\w.-]+", each)[0] for each in libraries} - core, extra
+
+
+SILENCER = re.compile(r"#\s*(?:type:\s*ignore|(?:ruff:\s*)?noqa|(?:mypy|pyright|pylint):)", re.IGNORECASE)
+WITH_REASON = re.compile(r"# type: ignore\[[\w, -]+\]  # \w|# noqa: [A-Z]+\d+(?:, [A-Z]+\d+)* - \w")
+
+
+def silenced_without_reason(source: str) -> list[int]:
+    """Return the lines with a comment that silences mypy or ruff and does not name the rule and the reason.
+
+    A comment that silences a rule for a whole file is among them: pyproject.toml is the place for that.
+    """
+    if not SILENCER.search(source):
+        return []
+    return [
+        token.start[0]
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+        and len(SILENCER.findall(token.string)) > len(WITH_REASON.findall(token.string))
+    ]
+
+
+def test_every_ignore_and_noqa_states_its_reason() -> None:
+    files = [
+        path for name in ("src", "scripts", "benchmarks", "tests", "examples") for path in (ROOT / name).rglob("*.py")
+    ]
+    written = [path for path in files if "_generated" not in path.parts and "_pb2" not in path.name]
+    silenced = {path.relative_to(ROOT).as_posix(): silenced_without_reason(path.read_text()) for path in written}
+    assert "src/strata/cluster/validation.py" in silenced
+    assert {path: lines for path, lines in silenced.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("x = f()  # type: ignore[attr-defined]  # the stubs lack it", False),
+        ("x = f()  # noqa: S311, PTH100 - jitter, not a secret", False),
+        ("x = f()  # type: ignore[misc]  # why  # noqa: S311 - and why", False),
+        ("x = '# noqa'", False),
+        ("x = f()  # type: ignore", True),
+        ("x = f()  # type: ignore[attr-defined]", True),
+        ("x = f()  # type: ignore  # no rule", True),
+        ("x = f()  # noqa", True),
+        ("x = f()  # noqa: S311", True),
+        ("x = f()  # noqa: S311 -", True),
+        ("x = f()  # type: ignore[misc]  # noqa: S311 - a reason for one of the two", True),
+        ("# ruff: noqa: S311", True),
+        ("# mypy: ignore-errors", True),
+    ],
+)
+def test_an_ignore_or_noqa_without_a_reason_is_found(line: str, is_refused: bool) -> None:
+    assert silenced_without_reason(f"import os\n{line}\n") == [2] * is_refused

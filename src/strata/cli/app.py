@@ -68,7 +68,7 @@ def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it wit
 
 @app.callback()
 def _global_options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: FBT002
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: FBT002 - passed by name
     version: Annotated[  # noqa: FBT002 - the callback does it
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,

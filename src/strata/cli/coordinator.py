@@ -170,7 +170,7 @@ def run_coordinator(
         if is_etcd(config.state):
             parse_target(config.state, os.environ)
         if log_level not in LEVELS:
-            raise ValueError(f"--log-level {log_level!r}; use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")  # noqa: TRY301
+            raise ValueError(f"--log-level {log_level!r}; use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")  # noqa: TRY301 - reported below
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     set_up_logging(level=log_level, as_json=not sys.stderr.isatty() if log_json is None else log_json)

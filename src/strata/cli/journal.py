@@ -84,7 +84,7 @@ def _check(state: str) -> None:
     try:
         check_state(state)
         if state == "memory://":
-            raise ValueError("memory:// keeps nothing; use sqlite:///path/to/file or etcd://host:2379/prefix")  # noqa: TRY301
+            raise ValueError("memory:// keeps nothing; use sqlite:///path/to/file or etcd://host:2379/prefix")  # noqa: TRY301 - reported below
         if is_etcd(state):
             parse_target(state, os.environ)
     except ValueError as error:

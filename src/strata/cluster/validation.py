@@ -51,8 +51,8 @@ def check_fields(command: Command) -> Command:
         _check_sender(command)
     for name, check in plan.others:
         check(name, getattr(command, name))
-    if plan.has_reason and len(command.reason) > MAX_REASON:  # type: ignore[attr-defined]
-        return replace(command, reason=command.reason[: MAX_REASON - 1] + "…")  # type: ignore[attr-defined,call-arg]
+    if plan.has_reason and len(command.reason) > MAX_REASON:  # type: ignore[attr-defined]  # the plan says it has one
+        return replace(command, reason=command.reason[: MAX_REASON - 1] + "…")  # type: ignore[attr-defined,call-arg]  # the same
     return command
 
 

@@ -221,7 +221,7 @@ class Coordinator:
         """Lead from now on, or campaign from now on if there may be others."""
         host, _ = split_address(self._config.grpc_address)
         # An address that means all of this machine's says nothing to another one.
-        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
         address = self._config.advertise_grpc or join_address(host, self.grpc_port)
         if self._target is None:
             self.leadership.lead(Leader(address, self.sessions.http_url), until_s=math.inf)

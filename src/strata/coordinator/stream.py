@@ -184,4 +184,4 @@ class UnaryAnswers:
             if not self._of_client[client]:
                 del self._of_client[client]
 
-        context.add_done_callback(done)  # type: ignore[arg-type] # published too narrow
+        context.add_done_callback(done)  # type: ignore[arg-type]  # the stubs want a callback without argument

@@ -100,7 +100,7 @@ class DatasetParams(ShardLayout):
     def from_json(cls, record: object) -> DatasetParams:
         """Return the parameters that :meth:`to_json` wrote, or raise DamagedRecordError."""
         try:
-            fields = dict(record)  # type: ignore[call-overload]
+            fields = dict(record)  # type: ignore[call-overload]  # a record of another type is refused below
             return cls(**{**fields, "data_order": DataOrder(fields["data_order"])})
         except (TypeError, KeyError, ValueError) as error:
             raise DamagedRecordError("dataset", f"{str(record)[:80]!r} has not its parameters: {error}") from error

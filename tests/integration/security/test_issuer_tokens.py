@@ -59,7 +59,7 @@ class Issuer:
                 self.end_headers()
                 self.wfile.write(json.dumps(answer).encode())
 
-            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as http.server calls it
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -156,7 +156,7 @@ async def test_no_algorithm_without_a_key_of_the_issuer_is_taken(federated: Guar
 async def test_a_key_of_an_unknown_kind_spoils_no_other(tmp_path: Path, issuer: Issuer) -> None:
     listed = issuer.answer("/keys")["keys"]
     odd = [{"kty": "OKP", "crv": "X9", "x": "AA", "kid": "odd"}, {"kty": "RSA", "n": "!", "e": "AQAB", "kid": "bad"}]
-    issuer.answer = lambda _: {"keys": [*odd, *listed]}  # type: ignore[method-assign]
+    issuer.answer = lambda _: {"keys": [*odd, *listed]}
     rule = OidcRule(matches="*", role="worker", tenant="default")
     settings = OidcSettings(issuer.url, AUDIENCE, (rule,), jwks_url=f"{issuer.url}/keys")
     async with guarding(tmp_path, oidc=settings) as coordinator:
@@ -176,7 +176,7 @@ async def test_tokens_with_unknown_keys_hold_up_no_command_while_the_issuer_does
         assert go_on.wait(stretch(60))
         return {"keys": []}
 
-    issuer.answer = hang  # type: ignore[method-assign]
+    issuer.answer = hang
     issuer.keys["ec-2"] = ec.generate_private_key(ec.SECP256R1())
     strangers = [asyncio.create_task(code_of(federated, issuer.sign("ec-2"))) for _ in range(40)]
     try:
@@ -211,7 +211,7 @@ async def test_keys_are_not_fetched_from_another_machine_without_tls(
     elsewhere = f"http://keys.test:{issuer.server.server_port}/keys"
     keys = issuer.answer("/keys")
     found = {"issuer": issuer.url, "jwks_uri": elsewhere if way == "the list of keys" else f"{issuer.url}/moved"}
-    issuer.answer = lambda path: found if path.endswith("configuration") else keys  # type: ignore[method-assign]
+    issuer.answer = lambda path: found if path.endswith("configuration") else keys
     issuer.moved["/moved"] = elsewhere
     rule = OidcRule(matches="*", role="worker", tenant="default")
     async with guarding(tmp_path, oidc=OidcSettings(issuer.url, AUDIENCE, (rule,))) as coordinator:
@@ -286,7 +286,7 @@ async def test_an_issuer_that_cannot_name_its_keys_locks_nobody_out(
         issuer.server.server_close()
     else:
         found = issuer.answer("openid-configuration")
-        issuer.answer = lambda path: found if path.endswith("configuration") else answer  # type: ignore[method-assign]
+        issuer.answer = lambda path: found if path.endswith("configuration") else answer
     await refetch(federated)
     for token in (before, later):
         assert await code_of(federated, token) is grpc.StatusCode.OK
@@ -329,7 +329,7 @@ async def test_a_revoked_token_ends_its_connections_while_the_issuer_does_not_an
         assert go_on.wait(stretch(60))
         return {}
 
-    issuer.answer = hang  # type: ignore[method-assign]
+    issuer.answer = hang
     rule = OidcRule(matches="*", role="worker", tenant="default")
     async with guarding(tmp_path, oidc=OidcSettings(issuer.url, AUDIENCE, (rule,))) as guarded:
         try:

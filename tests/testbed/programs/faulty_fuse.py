@@ -6,9 +6,6 @@ While BACKING/FAULT-fsync or BACKING/FAULT-write exists, that operation on a fil
 refusal adds a byte to the file, so that a test can count them.
 """
 
-# FUSE speaks in strings and descriptors, so pathlib would only be in the way.
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH208
-
 from __future__ import annotations
 
 import errno
@@ -20,7 +17,7 @@ from typing import Any
 import mfusepy
 
 
-class FaultyMirror(mfusepy.Operations):  # type: ignore[misc]
+class FaultyMirror(mfusepy.Operations):
     def __init__(self, backing: str) -> None:
         self.backing = backing
 

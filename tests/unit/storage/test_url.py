@@ -99,7 +99,7 @@ def test_the_seeds_variables_choose_the_storage(monkeypatch: pytest.MonkeyPatch)
     opened = storage_from_env()
     assert repr(opened) == "S3Storage('s3://ckpt', prefix='')"
     assert SECRET not in repr(vars(opened))
-    assert opened._store.config["region"] == "eu-central-1"  # type: ignore[attr-defined]
+    assert opened._store.config["region"] == "eu-central-1"
     assert repr(storage_from_env(storage_backend="gcs")) == "GCSStorage('gs://ckpt', prefix='')"
     assert repr(storage_from_env(storage_backend="memory")) == "MemoryStorage(0 objects)"
 
@@ -130,7 +130,7 @@ def test_every_public_name_is_there_and_no_other() -> None:
     for name in storage.__all__:
         assert getattr(storage, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing"):
-        storage.nothing  # noqa: B018
+        storage.nothing  # noqa: B018 - it raises
 
 
 @pytest.mark.parametrize(

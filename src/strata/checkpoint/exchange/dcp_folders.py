@@ -38,11 +38,11 @@ def read_dcp(source: Path) -> Any:
 
     metadata = _read_metadata(torch, source / METADATA)
 
-    class Reader(FileSystemReader):  # type: ignore[misc]
+    class Reader(FileSystemReader):  # type: ignore[misc]  # torch is untyped to mypy
         def read_metadata(self, *arguments: Any, **options: Any) -> Any:
             return metadata
 
-    class Planner(_EmptyStateDictLoadPlanner):  # type: ignore[misc]
+    class Planner(_EmptyStateDictLoadPlanner):  # type: ignore[misc]  # torch is untyped to mypy
         def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
             loaded = torch.load(value, weights_only=True)
             set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], loaded)

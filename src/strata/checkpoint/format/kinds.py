@@ -244,7 +244,8 @@ def _needed_bytes(value: Any) -> int:
     last = value.numel() - 1
     if not value.is_contiguous():
         last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-    return (value.storage_offset() + last + 1) * value.element_size()  # type: ignore[no-any-return]
+    needed_bytes: int = (value.storage_offset() + last + 1) * value.element_size()
+    return needed_bytes
 
 
 def check_target(value: Any) -> None:

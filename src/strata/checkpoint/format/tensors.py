@@ -127,7 +127,8 @@ def view_source(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         source = np.asarray(source)
     if not source.flags.c_contiguous or source.dtype.byteorder == ">":
         return None
-    return source.reshape(-1).view(np.uint8)  # type: ignore[no-any-return]
+    found: np.ndarray[Any, np.dtype[np.uint8]] = source.reshape(-1).view(np.uint8)
+    return found
 
 
 def hold_source(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
@@ -136,7 +137,8 @@ def hold_source(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
     if not source.is_cpu or not source.is_contiguous():
         return None
     if tensor.dtype in _SHARED_WITH_TORCH:
-        return source.numpy().reshape(-1).view(np.uint8)  # type: ignore[no-any-return]
+        shared: np.ndarray[Any, np.dtype[np.uint8]] = source.numpy().reshape(-1).view(np.uint8)
+        return shared
     # Not reshape(): of a single element it keeps a stride that view() refuses.
     flat = source.as_strided((source.numel(),), (1,))
     view: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(sys.modules["torch"].uint8).numpy()

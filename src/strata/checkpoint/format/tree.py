@@ -241,7 +241,7 @@ def rebuild(structure: Node, find: Callable[[str, Kind], Any]) -> Any:
         return structure
     if "tensor" in structure:
         kind = structure["as"]
-        found = find(structure["tensor"], kinds.READ_AS.get(kind, kind))  # type: ignore[arg-type]
+        found = find(structure["tensor"], kinds.READ_AS.get(kind, kind))  # type: ignore[arg-type]  # the reader checked it
         return kinds.make_leaf(kind, found)
     if "dict" in structure:
         items = {key: rebuild(node, find) for key, node in structure["dict"]}

@@ -86,7 +86,8 @@ def _view_numbers(stored: str, memory: memoryview) -> np.ndarray[Any, Any] | Non
     if torch is None or (found := torch_dtype(torch, stored)) is None:
         return None
     wide = torch.complex64 if _kind_of(stored) == "complex" else torch.float32
-    return make_torch(stored, (len(memory) // found.itemsize,), memory, wide).numpy()  # type: ignore[no-any-return]
+    widened: np.ndarray[Any, Any] = make_torch(stored, (len(memory) // found.itemsize,), memory, wide).numpy()
+    return widened
 
 
 def _limits(dtype: str) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def qualify(principal: Principal, command: C) -> C:
         if not (principal.role is Role.ADMIN and principal.tenant == DEFAULT_TENANT):
             name = qualify_name(principal, command.job_id)
             if name is not command.job_id:
-                command.job_id = name  # type: ignore[misc]
+                command.job_id = name  # type: ignore[misc]  # frozen to mypy only; see above
     elif isinstance(command, TenantCommand) and not principal.sees_all:
         raise AccessDeniedError(principal.name, "manage tenants and tokens")
     return command

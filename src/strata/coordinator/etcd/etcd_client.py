@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from strata.coordinator.etcd.target import EtcdTarget
 from strata.wire._generated import etcd_pb2 as ep
@@ -20,6 +21,7 @@ from strata.wire._generated import etcd_pb2 as ep
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+M = TypeVar("M", bound=Message)
 # One endpoint has so long to answer before the next is asked; etcd answers in milliseconds.
 ATTEMPT_S = 1.0
 # etcd makes passwords slow to check on purpose: 60 ms of its CPU, and much more when many log in at once.
@@ -143,14 +145,14 @@ class EtcdClient:
         if channel is not None:
             channel.close()
 
-    def _call(self, method: str, request: Any, kind: type[R], timeout_s: float) -> R:
-        def call(channel: grpc.Channel) -> R:
+    def _call(self, method: str, request: Any, kind: type[M], timeout_s: float) -> M:
+        def call(channel: grpc.Channel) -> M:
             unary = channel.unary_unary(
                 method,
                 request_serializer=type(request).SerializeToString,
-                response_deserializer=kind.FromString,  # type: ignore[attr-defined]
+                response_deserializer=kind.FromString,
             )
-            answer: R = unary(request, timeout=timeout_s, metadata=self._metadata())
+            answer: M = unary(request, timeout=timeout_s, metadata=self._metadata())
             return answer
 
         return self._attempt(call)

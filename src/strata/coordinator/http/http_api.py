@@ -232,7 +232,7 @@ def _routes(desk: Desk) -> APIRouter:
             Query(pattern=_POSITION, description="The position after which to begin; by default the oldest known."),
         ] = None,
         kind: Annotated[str | None, Query(max_length=64, description="Only of this kind.")] = None,
-        newest: Annotated[bool, Query(description="The last ones instead of the first ones.")] = False,  # noqa: FBT002
+        newest: Annotated[bool, Query(description="The last ones instead of the first ones.")] = False,  # noqa: FBT002 - passed by name
         limit: Limit = 1_000,
         accept: Annotated[str, Header()] = "application/json",
         last_event_id: Annotated[str | None, Header()] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from pydantic_core import to_json
@@ -87,22 +88,14 @@ def make_series(
         samples_per_s=_column(rows, lambda row: row.samples / row.covered_s if row.covered_s else None),
         step_s=_column(rows, _step_s),
         workers=_column(rows, lambda row: row.worker_s / row.covered_s if row.covered_s else None),
-        parts=s.PartSeries(
-            **{
-                part: _column(rows, lambda row, n=place: row.job_parts()[n] / row.covered_s if row.covered_s else None)  # type: ignore[misc]
-                for place, part in enumerate(PARTS)
-            }
-        ),
+        parts=s.PartSeries(**{part: _column(rows, partial(_share_of_part, place)) for place, part in enumerate(PARTS)}),
         barrier_p50_s=_column(rows, lambda row: quantile(row.waits, 0.5)),
         barrier_p99_s=_column(rows, lambda row: quantile(row.waits, 0.99)),
         checkpoint_bytes_per_s=_column(
             rows, lambda row: row.commit_bytes / max(row.commit_s, 1e-3) if row.commits else None
         ),
         requests_per_s=requests,
-        metrics={
-            name: _column(rows, lambda row, n=name: row.metrics[n][0] / row.metrics[n][1] if n in row.metrics else None)  # type: ignore[misc]
-            for name in names
-        },
+        metrics={name: _column(rows, partial(_mean_of_metric, name)) for name in names},
         marks=[s.Mark(at_s=mark.at_s, kind=mark.kind, label=mark.label, step=mark.step) for mark in marks],
     )
 
@@ -137,6 +130,17 @@ def make_step_times(known: Known, job_id: str | None, *, offset: int, limit: int
 def _column(rows: Sequence[Bucket], take: Callable[[Bucket], float | None]) -> list[float | None]:
     values = (take(row) for row in rows)
     return [None if value is None or not math.isfinite(value) else round(value, 9) for value in values]
+
+
+def _share_of_part(place: int, row: Bucket) -> float | None:
+    return row.job_parts()[place] / row.covered_s if row.covered_s else None
+
+
+def _mean_of_metric(name: str, row: Bucket) -> float | None:
+    if name not in row.metrics:
+        return None
+    total, count = row.metrics[name]
+    return total / count
 
 
 def _step_s(row: Bucket) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from strata.clock import Clock
 from strata.cluster import Limits
@@ -302,5 +302,4 @@ class Elector:
         return follower
 
     async def _call(self, call: Callable[[], T]) -> T:
-        result: Any = await self._loop.run_in_executor(self._thread, call)
-        return result  # type: ignore[no-any-return]
+        return await self._loop.run_in_executor(self._thread, call)

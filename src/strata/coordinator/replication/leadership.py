@@ -26,7 +26,7 @@ class Leadership:
     time even if nothing runs that could tell it to stop: after SIGSTOP, or when the machine was starved.
     """
 
-    def __init__(self, clock: Clock, leader: Leader = Leader(), *, until_s: float = -math.inf) -> None:  # noqa: B008
+    def __init__(self, clock: Clock, leader: Leader = Leader(), *, until_s: float = -math.inf) -> None:  # noqa: B008 - Leader is frozen
         self._clock = clock
         # One value, so that a thread that reads it never sees half of a change.
         self._state = leader, until_s

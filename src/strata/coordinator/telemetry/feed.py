@@ -87,8 +87,8 @@ class Feed:
             latencies.refused += 1
             return
         items = self._items
-        if kind is c.Heartbeat:
-            if command.account is not None:  # type: ignore[attr-defined]
+        if isinstance(command, c.Heartbeat):
+            if command.account is not None:
                 items.append((at_s, command))
             return
         if kind in _TOLD:

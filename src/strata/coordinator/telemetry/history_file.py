@@ -242,7 +242,9 @@ def _take(history: History, row: Row) -> None:
         job.marks.append(MarkNote(float(at_s), str(kind), str(label), None if step is None else int(step)))
     elif "checkpoint" in row:
         track = CheckpointTrack(**row["checkpoint"])
-        track.phases = None if track.phases is None else (*map(float, track.phases),)  # type: ignore[assignment]
+        if track.phases is not None:
+            blocked, stage, write, commit = map(float, track.phases)
+            track.phases = blocked, stage, write, commit
         job.checkpoints[int(track.step)] = track
     else:
         totals = row["totals"]

@@ -51,7 +51,7 @@ def _check_whole(data: bytes) -> None:
 def import_soundfile() -> Any:
     """Return the library, or raise an error that says what to install."""
     try:
-        import soundfile  # type: ignore[import-untyped]
+        import soundfile  # type: ignore[import-untyped]  # it ships no types
     except (ImportError, OSError) as error:  # OSError: the wheel for this machine has no libsndfile in it
         raise MissingExtraError("audio", needed_for="decoding sound") from error
     return soundfile

@@ -296,7 +296,7 @@ class Launcher:
             ended,
             running=len(self._workers),
             now_s=time.monotonic(),
-            chance=random.random(),  # noqa: S311
+            chance=random.random(),  # noqa: S311 - jitter, not a secret
             is_needed=is_needed,
         )
         match decision:

@@ -17,7 +17,7 @@ class LogFile:
         self.path = path
         self._handler = RotatingFileHandler(path, maxBytes=MAX_BYTES, backupCount=KEPT_FILES, delay=True)
         # What goes wrong with a log file must not fill the terminal: the line itself was shown there.
-        self._handler.handleError = lambda record: None  # type: ignore[method-assign]
+        self._handler.handleError = lambda record: None  # type: ignore[method-assign]  # silences this handler alone
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
     def write(self, stream: str, line: bytes) -> None:

@@ -56,7 +56,7 @@ def place_of(thread: int) -> str:
 def is_users(path: str) -> bool:
     """Whether a file is the user's own, and not of Strata, an installed package, or Python itself."""
     resolved = os.path.realpath(path)
-    homes = (str(Path(__file__).parents[2]), os.path.realpath(os.path.dirname(os.__file__)))  # noqa: PTH120
+    homes = (str(Path(__file__).parents[2]), str(Path(os.__file__).parent.resolve()))
     if path.startswith("<") or "site-packages" in resolved or "dist-packages" in resolved:
         return False
     return not any(resolved.startswith(home + os.sep) for home in homes)

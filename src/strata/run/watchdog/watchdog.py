@@ -262,7 +262,7 @@ class Watchdog:
         if self._lock_file is not None:
             self._lock_file.close()
             with suppress(OSError):
-                os.unlink(self._lock_file.name)  # noqa: PTH108
+                Path(self._lock_file.name).unlink()
             self._lock_file = None
 
 

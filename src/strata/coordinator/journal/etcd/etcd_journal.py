@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from strata.coordinator.etcd.etcd_client import (
     RETRY_S,
@@ -259,10 +260,7 @@ class EtcdJournal:
     def _scan(self, start: bytes, end: bytes, revision: int) -> Iterator[ep.KeyValue]:
         while True:
             request = ep.RangeRequest(key=start, range_end=end, limit=PAGE_KEYS, revision=revision)
-            page = self._client.insist(
-                lambda request=request: self._client.range(request, timeout_s=PAGE_S),  # type: ignore[misc]
-                give_up_s=self._read_s,
-            )
+            page = self._client.insist(partial(self._client.range, request, timeout_s=PAGE_S), give_up_s=self._read_s)
             yield from page.kvs
             if not page.more:
                 return

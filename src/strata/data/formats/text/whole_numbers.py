@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,9 +45,9 @@ def field_of_text(name: str, column: pa.ChunkedArray, guessed: pa.ChunkedArray) 
     return field_of_numbers(name, (int(each) for each in there.to_pylist()), nullable=nullable)
 
 
-def field_of_numbers(name: str, numbers: object, *, nullable: bool) -> pa.Field:
+def field_of_numbers(name: str, numbers: Iterable[int], *, nullable: bool) -> pa.Field:
     """Return the type that holds all of these whole numbers."""
-    found = list(numbers)  # type: ignore[call-overload]
+    found = list(numbers)
     is_unsigned = min(found, default=0) >= 0 and max(found, default=0) <= _LARGEST
     return pa.field(name, pa.uint64() if is_unsigned else pa.string(), nullable=nullable)
 
