@@ -95,11 +95,16 @@ async def test_a_torn_tail_and_a_damaged_line_lose_only_themselves(tmp_path: Pat
     await HistoryFile(path).save(history, now_s=work(history))
     whole = path.read_bytes()
     for size in range(len(whole) - 400, len(whole), 7):
+        path.write_bytes(whole[: whole.rindex(b"\n", 0, size) + 1])
+        expected = again(path).job("job")
         path.write_bytes(whole[:size])
         torn = new_history()
         file = HistoryFile(path)
         file.load(torn)
-        assert reckon_job(torn.job("job")).wall_s >= 0
+        found = torn.job("job")
+        assert found.tiers.total() == expected.tiers.total()
+        assert found.tiers.total().covered_s > 120
+        assert (list(found.marks), found.checkpoints) == (list(expected.marks), expected.checkpoints)
         # What is written next is on a line of its own.
         now_s = work(torn, reports=3, job="next", began_s=2_000.0)
         await file.save(torn, now_s=now_s)
@@ -111,6 +116,7 @@ async def test_a_torn_tail_and_a_damaged_line_lose_only_themselves(tmp_path: Pat
         b'{"v":1}',
         b'{"v":99,"job":"job"}',
         b'{"v":1,"job":"job","tier":7,"bucket":[]}',
+        b'{"v":1,"job":"job","checkpoint":{"step":5,"phases":[1.0]}}',
         b"null",
     ):
         path.write_bytes(b"\n".join([damage, *lines]))
@@ -129,12 +135,31 @@ async def test_the_file_stays_within_its_bound_and_totals_survive(tmp_path: Path
     assert reckon_job(found).parts["compute"] == pytest.approx(reckon_job(before).parts["compute"], rel=0.01)
 
 
-async def test_a_place_that_cannot_be_written_or_read_fails_nothing(tmp_path: Path) -> None:
+async def test_what_could_not_be_written_is_written_once_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, history = tmp_path / "missing" / "h.jsonl", new_history()
+    file = HistoryFile(path)
+    now_s = work(history)
+    for _ in range(2):
+        await file.save(history, now_s=now_s)
+    (warning,) = caplog.messages
+    assert "cannot be written" in warning
+    path.parent.mkdir()
+    await file.save(history, now_s=now_s)
+    found, before = again(path).job("job"), history.job("job")
+    assert reckon_job(found).parts == pytest.approx(reckon_job(before).parts, abs=1e-3)
+    assert list(found.marks) == list(before.marks)
+    assert found.checkpoints.keys() == {5}
+
+
+def test_a_file_that_cannot_be_read_is_reported_and_the_history_starts_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     history = new_history()
-    file = HistoryFile(tmp_path / "missing" / "h.jsonl")
-    await file.save(history, now_s=work(history))
-    (tmp_path / "folder").mkdir()
-    HistoryFile(tmp_path / "folder").load(history)
+    HistoryFile(tmp_path).load(history)
+    assert history.jobs == {}
+    assert "starts empty" in caplog.text
 
 
 async def test_a_worker_that_goes_on_through_a_restart_is_not_counted_again(tmp_path: Path) -> None:

@@ -99,11 +99,11 @@ class HistoryFile:
             log.warning("the last reports of workers cannot be read: %s: %s", self._workers_path, error)
 
     async def save(self, history: History, *, now_s: float) -> None:
-        """Write what is new; if the file is too large, write it anew."""
+        """Write what is new; rewrite the file if it is too large, or if the last write failed and lost its rows."""
         lines = b"".join(_line(row) for row in self._new_rows(history))
-        if not lines:
+        if not lines and not self._is_failing:
             return
-        anew = self._size_bytes + len(lines) > self._max_bytes
+        anew = self._is_failing or self._size_bytes + len(lines) > self._max_bytes
         content = self._all_lines(history) if anew else lines
         workers = _workers(history, since_s=now_s - FORGET_S)
         await asyncio.to_thread(self._write, content, workers, anew=anew)
