@@ -25,7 +25,9 @@ def test_every_make_target_that_a_page_names_exists(page: str) -> None:
 
 
 def test_no_requirement_names_a_registry() -> None:
-    for path in (ROOT / "requirements").glob("*.*"):
+    paths = list((ROOT / "requirements").glob("*.*"))
+    assert ROOT / "requirements" / "dev.txt" in paths
+    for path in paths:
         assert not re.search(r"https?://|file:|--(extra-)?index-url|--find-links", path.read_text()), path
 
 

@@ -184,7 +184,8 @@ def test_a_service_for_clients_outside_of_the_cluster_is_not_closed_by_the_netwo
         return [rule["ports"] for rule in policy["spec"]["ingress"] if "from" not in rule]
 
     assert open_ports("ClusterIP") == []
-    assert [{"port": "page"}] in open_ports("LoadBalancer") or {"port": "grpc"} in open_ports("LoadBalancer")[0]
+    (ports,) = open_ports("LoadBalancer")
+    assert {"port": {"coordinator": "grpc", "dashboard": "page"}[part]} in ports
 
 
 def test_releases_of_one_name_in_two_namespaces_share_no_object_of_the_cluster() -> None:
@@ -303,6 +304,7 @@ def test_strata_knows_every_option_and_variable_that_its_pods_are_given(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = typer.main.get_command(app).commands
+    started = set()
     for each in render(STEADY, values, at("security.tls.mutual", not values)):
         if each["kind"] not in ("StatefulSet", "Deployment", "Pod"):
             continue
@@ -319,4 +321,6 @@ def test_strata_knows_every_option_and_variable_that_its_pods_are_given(
             program, name, *options = [*container["command"], *container.get("args", [])]
             known = {option for parameter in commands[name].params for option in parameter.opts}
             assert program == "strata"
+            started.add(name)
             assert {option.partition("=")[0] for option in options} <= known
+    assert {"coordinator", "dashboard"} <= started

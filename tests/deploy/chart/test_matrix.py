@@ -124,7 +124,9 @@ def native(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_the_three_newest_kubernetes_versions_take_every_object(name: str) -> None:
     versions = newest_versions()
     assert len(versions) == 3
-    for each in native(render(MATRIX[name])):
+    objects = native(render(MATRIX[name]))
+    assert objects
+    for each in objects:
         manifest = json.dumps(each)
         for version in versions:
             assert problem(manifest, version) == "", f"{each['kind']} in {version}"
@@ -144,7 +146,9 @@ def test_helm_lints_the_chart(name: str) -> None:
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_no_pod_may_more_than_it_needs(name: str) -> None:
-    for pod in pods(render(MATRIX[name])):
+    found = pods(render(MATRIX[name]))
+    assert found
+    for pod in found:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
@@ -159,7 +163,9 @@ def test_no_pod_may_more_than_it_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_every_mounted_volume_is_there_and_used(name: str) -> None:
-    for each in render(MATRIX[name]):
+    objects = render(MATRIX[name])
+    assert pods(objects)
+    for each in objects:
         claims = [claim["metadata"]["name"] for claim in each.get("spec", {}).get("volumeClaimTemplates", [])]
         for pod in pods([each]):
             mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}

@@ -89,9 +89,11 @@ def test_an_export_for_dcp_warns_of_nothing(tmp_path: Path) -> None:
 
     from strata.checkpoint.exchange.dcp_folders import write_dcp
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
         write_dcp({"w": torch.ones(3)}, tmp_path / "dcp")
+    assert [str(warning.message) for warning in raised] == []
+    assert (tmp_path / "dcp" / ".metadata").exists()
 
 
 @pytest.mark.parametrize("form", ["safetensors", "hf", "dcp", "torch"])

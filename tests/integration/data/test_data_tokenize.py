@@ -212,6 +212,7 @@ def test_tokenizers_are_transforms_on_threads_and_in_processes(tmp_path: Path, c
             cache=tmp_path / "c",
         ) as dataset:
             batches[processes] = list(dataset)
+    assert batches[0]
     for batch in batches[0]:
         assert [row.tolist() for row in batch["tokens"]] == [own.encode(text).ids for text in batch["text"]]
     assert [row.tolist() for batch in batches[1] for row in batch["tokens"]] == [

@@ -78,11 +78,14 @@ def test_a_worker_with_other_options_is_refused_by_the_name_of_the_option_and_of
             second.dataset(folder, threads=1, **options)
 
 
-def test_where_ranks_may_have_batches_of_their_own_size_they_are_let(url: str, tmp_path: Path) -> None:
+def test_in_sticky_order_each_worker_gets_batches_of_its_own_size(url: str, tmp_path: Path) -> None:
     folder = write_rows(tmp_path / "data", 40)
     with join(url, tmp_path, "anna") as first, join(url, tmp_path, "bert") as second:
-        first.dataset(folder, batch_size=4)
-        second.dataset(folder, batch_size=8)
+        first.refresh()
+        batches = [
+            next(iter(run.dataset(folder, batch_size=size, shard_size=10))) for run, size in ((first, 4), (second, 8))
+        ]
+        assert [len(batch["id"]) for batch in batches] == [4, 8]
 
 
 def mixed(folders: list[Path], weights: tuple[float, ...] = (2, 1), **options: Any) -> Mixture:

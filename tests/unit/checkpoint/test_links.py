@@ -62,7 +62,7 @@ def test_a_pin_in_a_folder_below_a_step_pins_nothing(checkpoints: Path) -> None:
     (checkpoints / "step_1/sub").mkdir()
     (checkpoints / "step_1/sub/pin.json").write_text("{}")
     with CheckpointManager(checkpoints.parents[1]) as manager:
-        assert not any(info.pinned for info in manager.all_checkpoints())
+        assert {info.step: info.pinned for info in manager.all_checkpoints()} == {1: False, 2: False, 3: False}
 
 
 def test_a_root_that_is_a_file_is_no_damage_of_a_checkpoint(checkpoints: Path) -> None:

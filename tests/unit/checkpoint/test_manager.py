@@ -21,8 +21,8 @@ from strata.errors import (
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     ConfigError,
+    InvalidIdError,
     StorageFullError,
-    StrataError,
     UnchangedStateWarning,
     UnsavableStateError,
 )
@@ -321,7 +321,7 @@ def test_wrong_settings_are_refused() -> None:
             RetentionPolicy(**kept)
     with pytest.raises(ValueError, match=r"RetentionPolicy\(keep_count=...\)"):
         CheckpointManager(storage=MemoryStorage(), keep_count=2, retention=RetentionPolicy())
-    with pytest.raises(StrataError):
+    with pytest.raises(InvalidIdError, match="a/b"):
         CheckpointManager(storage=MemoryStorage(), job_id="a/b")
     with pytest.raises(ConfigError, match="backend='tape'"):
         CheckpointManager("x", backend="tape")

@@ -113,8 +113,10 @@ def test_tokens_tell_every_change_apart(writes: list[tuple[int, bytes]]) -> None
     bench.join("a")
     for number, (behind, value) in enumerate(writes):
         before = get(bench)
-        after = put(bench, value, max(0, before.token - behind), writer=str(number))
-        now = get(bench)
-        changed = now != KeyValue(value=before.value, token=before.token)
-        assert not changed or (after.is_set and now.token in (0, before.token + 1))
-        assert not (changed and behind and before.token)
+        token = max(0, before.token - behind)
+        after = put(bench, value, token, writer=str(number))
+        assert after.is_set == (token == before.token)
+        if not after.is_set:
+            assert get(bench) == before
+        else:
+            assert get(bench) == (KeyValue(value=value, token=before.token + 1) if value else KeyValue())

@@ -57,8 +57,17 @@ def test_without_a_whole_traceback_nothing_is_known(lines: list[str]) -> None:
 
 
 @given(lines=st.lists(st.text(max_size=40), max_size=30))
-def test_whatever_a_program_writes_it_can_be_read(lines: list[str]) -> None:
-    find_crash(["Traceback (most recent call last):", *lines])
+def test_whatever_a_program_wrote_before_its_traceback_is_found(lines: list[str]) -> None:
+    frame = '  File "/me/train.py", line 3, in main'
+    crash = find_crash(
+        ["Traceback (most recent call last):", *lines, "Traceback (most recent call last):", frame, "KeyError: 1"]
+    )
+    assert crash == Crash("KeyError", "1", "train.py:3 in main")
+
+
+@given(lines=st.lists(st.text(max_size=40), max_size=30))
+def test_lines_without_a_frame_are_no_traceback(lines: list[str]) -> None:
+    assert find_crash(["Traceback (most recent call last):", *lines]) is None
 
 
 def ended(message: str, *, worker: int = 0, did_step: bool = False, name: str = "ValueError") -> Exit:
