@@ -16,7 +16,7 @@ from strata.cluster.access import Role
 from strata.cluster.access.quotas import Quotas
 from strata.cluster.validation import check_fields
 from strata.cluster.values import CommitRecord, Divergence, Incarnation, Meeting, PartReport, Span, WorkerAccount
-from strata.errors import DamagedRecordError, OutOfOrderError, StrataError
+from strata.errors import DamagedRecordError, OutOfOrderError, StrataError, UnknownWorkerError
 from strata.sharding import DataOrder
 from strata.wire import convert
 from tests.unit.cluster.conftest import LIMITS, Bench
@@ -201,7 +201,7 @@ def test_a_divergence_that_is_none_is_refused_at_the_edge_and_its_short_form_nev
 def test_a_commit_is_confirmed_by_members_only(bench: Bench) -> None:
     bench.join("a")
     before = bench.cluster.snapshot()
-    with pytest.raises(StrataError, match="w"):
+    with pytest.raises(UnknownWorkerError, match="'w'"):
         bench.apply(CONFIRM)
     assert bench.cluster.snapshot() == before
 

@@ -251,7 +251,7 @@ def test_numbers_of_csv_are_kept_beside_any_word_for_a_missing_one(
 ) -> None:
     (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"{text},0\n" for text in texts))
     rows = open_rows(tmp_path, nulls="arrow", cache=tmp_path / "cache").read(0, 3)["x"]
-    assert rows.tolist() if isinstance(rows, np.ndarray) else rows.to_pylist() == values
+    assert (rows.tolist() if isinstance(rows, np.ndarray) else rows.to_pylist()) == values
 
 
 def test_a_column_of_two_kinds_in_json_can_be_read_as_text(tmp_path: Path) -> None:
