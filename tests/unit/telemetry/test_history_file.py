@@ -116,11 +116,13 @@ async def test_a_torn_tail_and_a_damaged_line_lose_only_themselves(tmp_path: Pat
         b'{"v":1}',
         b'{"v":99,"job":"job"}',
         b'{"v":1,"job":"job","tier":7,"bucket":[]}',
-        b'{"v":1,"job":"job","checkpoint":{"step":5,"phases":[1.0]}}',
+        b'{"v":1,"job":"job","checkpoint":{"step":6,"phases":[1.0]}}',
         b"null",
     ):
         path.write_bytes(b"\n".join([damage, *lines]))
-        assert reckon_job(again(path).job("job")).wall_s == pytest.approx(125.0, abs=1e-3)
+        found = again(path).job("job")
+        assert reckon_job(found).wall_s == pytest.approx(125.0, abs=1e-3)
+        assert found.checkpoints.keys() == {5}
 
 
 async def test_the_file_stays_within_its_bound_and_totals_survive(tmp_path: Path) -> None:
