@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("locks", nargs="+", type=Path, help="files with pinned and hashed requirements")
     parser.add_argument("--editable", type=Path, help="a project to install from its sources")
     arguments = parser.parse_args()
-    if sys.version_info < (3, 11):  # noqa: UP036  # whatever python3 is on a user's machine runs this script
+    if sys.version_info < (3, 11):  # noqa: UP036 - whatever python3 is on a user's machine runs this script
         version = sys.version.split()[0]
         raise SystemExit(f"Strata needs Python 3.11 or newer, and this is {version}. Name another: make PYTHON=…")
     begun_s = time.monotonic()

@@ -34,7 +34,7 @@ class LazyModule:
 def require_root() -> None:
     """Go on only if this process may mount file systems."""
     if os.geteuid() != 0:
-        _give_up("needs root, to mount a file system: sudo make test")
+        _give_up("needs root, to mount a file system: sudo make test-full")
 
 
 def _give_up(message: str) -> None:

@@ -1,1 +1,1 @@
-"""Plugins of pytest for all tests: deadlines, signals, and how two processes share the tests."""
+"""Plugins of pytest for all tests: deadlines, signals, lanes, processes that share tests, and the end of the log."""

@@ -31,7 +31,7 @@ PROPERTY = "failure"
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
     """Record every process that is started from now on."""
-    subprocess.Popen = RecordedProcess  # type: ignore[misc]  # every way of starting a process goes through this name
+    subprocess.Popen = RecordedProcess  # every way of starting a process goes through this name
 
 
 @pytest.hookimpl(tryfirst=True)

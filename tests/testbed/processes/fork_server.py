@@ -234,7 +234,7 @@ def run(words: list[str]) -> None:
     kind, arguments = words[1], words[2:]
     if kind == "-m":
         sys.argv = arguments
-        sys.path[0] = os.getcwd()  # noqa: PTH109  # as the interpreter does
+        sys.path[0] = os.getcwd()  # noqa: PTH109 - as the interpreter does
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
         sys.argv = ["-c", *arguments[1:]]
