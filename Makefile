@@ -32,10 +32,10 @@ demo: $(STRATA)  ## a run that is killed and rescaled in front of your eyes, and
 	@$(BIN)/strata demo
 
 test: $(READY)  ## run the tests that need nothing but this environment, in at most 5 minutes
-	$(BIN)/pytest -n $(CORES) --dist loadgroup -m "not full and not slow"
+	$(BIN)/pytest -n $(CORES) --dist loadgroup -m "(quick or not full) and not slow"
 
 test-full: $(READY)  ## run the other tests, on the real servers that make services installs, in at most 15 minutes
-	$(BIN)/pytest -n $$((2 * $(CORES))) --dist loadgroup -m "full and not slow"
+	$(BIN)/pytest -n $$((2 * $(CORES))) --dist loadgroup -m "full and not quick and not slow"
 
 test-slow: $(READY)  ## run the long proofs that make test and make test-full leave out
 	$(BIN)/pytest -n $(CORES) --dist loadgroup -m slow --durations=15

@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.chaos import Chaos
 from tests.chaos.logs import Line, Pause, find_silences
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400), pytest.mark.xdist_group("whole runs")]
 
 
 def test_a_job_ends_exactly_after_faults_of_several_kinds(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.parts import find_program
@@ -21,11 +22,13 @@ from tests.testbed.processes import fork_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 READY_TIMEOUT_S = 60.0
 # A killed process is gone at once, unless the kernel holds it.
 END_TIMEOUT_S = 20.0
+
+# The command as pip installed it; "python -m strata" is the same.
+STRATA = str(Path(sys.executable).with_name("strata"))
 
 _first = random.SystemRandom().randrange(12_000, 30_000)
 _ports = itertools.cycle([*range(_first, 32_000), *range(10_000, _first)])
@@ -60,12 +63,36 @@ def start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any
     Python program is forked from a server that has imported Strata, unless it needs an interpreter of its own.
     """
     words = [str(word) for word in command]
+    if words[0] == STRATA:
+        words[:1] = [sys.executable, "-m", "strata"]
     if fork_server.can_fork(words, options):
         return fork_server.ForkedProcess(words, **options)
     program = find_program(str(command[0]))
     assert program is not None, f"{command[0]} is not installed"
     become = [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), program]
     return subprocess.Popen([*become, *map(str, command[1:])], **options)
+
+
+def run_program(
+    command: Sequence[str | Path],
+    *,
+    capture_output: bool = False,
+    check: bool = False,
+    timeout: float | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run a program to its end, like ``subprocess.run``; a Python program is forked where it can be."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(command, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    if check and process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args, output, errors)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def end(process: subprocess.Popen[Any]) -> None:

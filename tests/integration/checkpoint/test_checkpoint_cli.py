@@ -14,6 +14,7 @@ import pytest
 
 from strata.checkpoint import CheckpointManager, SavePolicy
 from strata.storage import open_storage
+from tests.testbed.process import run_program
 from tests.testbed.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ COMMAND = Path(sys.executable).with_name("strata")
 
 
 def ckpt(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, "ckpt", *map(str, arguments)], capture_output=True, text=True)
+    return run_program([COMMAND, "ckpt", *map(str, arguments)], capture_output=True, text=True)
 
 
 def fill(url: str) -> None:
@@ -119,7 +120,7 @@ def test_errors_are_one_line(where: Path) -> None:
 
 def test_a_terminal_sees_progress_and_a_pipe_does_not(where: Path) -> None:
     with Terminal() as terminal:
-        done = subprocess.run([COMMAND, "ckpt", "verify", where], stdout=subprocess.PIPE, stderr=terminal.fd, text=True)
+        done = run_program([COMMAND, "ckpt", "verify", where], stdout=subprocess.PIPE, stderr=terminal.fd, text=True)
     assert done.stdout == "step 1: good\nstep 2: good\nstep 3: good\n"
     assert "step 1" in terminal.shown
     assert ckpt("verify", where).stderr == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from strata.storage import open_storage
 from tests.testbed import mounts
 from tests.testbed.pace import stretch
 from tests.testbed.parts import require_root
+from tests.testbed.process import run_program
 from tests.testbed.programs.saver import state_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PHASES = ["staged", "writing", "inside-part", "written", "committing", "inside-m
 
 def run_saver(url: str, phase: str, step: int, mode: str, **environment: str) -> list[int]:
     """Let a real process save until it is killed; return the steps that it announced."""
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "tests.testbed.programs.saver", url, phase, str(step), mode],
         cwd=ROOT,
         capture_output=True,
@@ -172,7 +172,7 @@ def test_a_save_that_is_pending_when_the_program_ends_is_finished(tmp_path: Path
         "CheckpointManager(sys.argv[1]).save_background({'w': np.ones(8_000_000)}, 1)"
     )
     # The manager is garbage at once; the save is not.
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=stretch(50)
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -197,7 +197,7 @@ _, status = os.waitpid(child, 0)
 manager.save(b"z", 3)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=stretch(50)
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -231,7 +231,7 @@ with CheckpointManager(storage=storage) as manager:
 sys.exit(os.waitstatus_to_exitcode(status))
 """
     script = script.replace("CHILD", child)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=stretch(20))
+    done = run_program([sys.executable, "-c", script], capture_output=True, text=True, timeout=stretch(20))
     assert (done.returncode, done.stderr) == (7, "")
 
 

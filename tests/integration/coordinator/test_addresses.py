@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from strata.client.unary import ask
 from strata.coordinator.server import Coordinator, CoordinatorConfig
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 
 ADVERTISED = ("advertise_grpc", "advertise_channel", "advertise_http")
 
@@ -54,7 +54,7 @@ def test_nobody_is_told_to_connect_to_port_0(name: str) -> None:
 )
 def test_the_command_line_shows_the_right_form(tmp_path: Path, arguments: list[str], words: str) -> None:
     command = [sys.executable, "-m", "strata", *arguments]
-    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=stretch(30))
+    refused = run_program(command, cwd=tmp_path, capture_output=True, text=True, timeout=stretch(30))
     assert refused.returncode == 2
     assert words in " ".join(refused.stderr.replace("│", "").split())
     assert list(tmp_path.iterdir()) == []

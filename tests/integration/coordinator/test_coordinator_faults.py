@@ -20,6 +20,7 @@ from strata.coordinator.server import Coordinator, CoordinatorConfig
 from strata.errors import BarrierTimeoutError, DatasetConflictError
 from tests.testbed.client_process import WORKER, worker_process
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.process import run_program
 from tests.testbed.waiting import wait_until
 
 
@@ -138,7 +139,7 @@ def test_a_client_in_a_forked_child_is_a_clear_error_and_the_parent_goes_on(serv
         "    print(client.heartbeat().world_size, flush=True)",
     )
     with service.serving():
-        done = subprocess.run([sys.executable, "-c", script, service.url, "a"], capture_output=True, text=True)
+        done = run_program([sys.executable, "-c", script, service.url, "a"], capture_output=True, text=True)
     assert done.stdout == "in\na Client does not survive a fork; make one in the new process\n1\n"
 
 
@@ -151,7 +152,7 @@ def test_a_forked_child_that_lives_on_does_not_hold_up_the_goodbye(service: Coor
         "os.kill(child, signal.SIGKILL)",
     )
     with service.serving():
-        done = subprocess.run([sys.executable, "-c", script, service.url, "a"], capture_output=True, text=True)
+        done = run_program([sys.executable, "-c", script, service.url, "a"], capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "in\n"), done.stderr
         assert service.states() == {"a": "left"}
 

@@ -27,6 +27,8 @@ from tests.testbed.pace import stretch
 from tests.testbed.process import start
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 SHARDS = 300_000
 # A large answer in the making, and what the process grows by whatever it does.
 SLACK_BYTES = 100 << 20

@@ -25,14 +25,14 @@ from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.network.raw_channel import RawChannel
 from tests.testbed.pace import stretch
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
 from tests.testbed.waiting import wait_until
 
 COMMAND = Path(sys.executable).with_name("strata")
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return run_program([COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 
 
 def strata(coordinator: CoordinatorProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strata", "tenant", *arguments, "--coordinator", coordinator.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=stretch(60), check=False)
+    return run_program(command, capture_output=True, text=True, timeout=stretch(60), check=False)
 
 
 def test_a_tenant_is_made_changed_shown_and_removed_also_across_a_restart(tmp_path: Path) -> None:

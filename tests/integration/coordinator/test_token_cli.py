@@ -10,12 +10,13 @@ from pathlib import Path
 
 from tests.testbed.coordinator import GuardedProcess
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 
 
 def strata(coordinator: GuardedProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strata", "token", *arguments, "--coordinator", coordinator.url]
     environment = {**os.environ, "STRATA_TOKEN": coordinator.admin}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=stretch(60), check=False)
+    return run_program(command, env=environment, capture_output=True, text=True, timeout=stretch(60), check=False)
 
 
 def test_tokens_are_made_listed_and_revoked_and_a_list_has_no_secret(tmp_path: Path) -> None:

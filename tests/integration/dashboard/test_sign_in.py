@@ -14,7 +14,7 @@ from tests.integration.dashboard.browser import PHONE, expect_text, find_barrier
 from tests.testbed.client_process import worker_process
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
-from tests.testbed.process import end, read_line, start
+from tests.testbed.process import end, read_line, run_program, start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CoordinatorP
 
 def run_strata(*arguments: str) -> str:
     command = [sys.executable, "-m", "strata", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=stretch(60)).stdout
+    return run_program(command, check=True, stdout=subprocess.PIPE, text=True, timeout=stretch(60)).stdout
 
 
 def make_viewer(coordinator: CoordinatorProcess) -> tuple[str, str]:

@@ -23,8 +23,10 @@ from strata.client.unary import ask_audit
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import ORDERS
 from tests.testbed.pace import stretch
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
 from tests.testbed.programs.counting_worker import SAMPLES
+
+pytestmark = pytest.mark.full
 
 EPOCHS = 2
 
@@ -146,7 +148,7 @@ def test_files_with_a_bad_footer_are_counted_where_an_index_has_their_rows_and_n
     rows = pq.read_metadata(tmp_path / "data" / "3.parquet").num_rows
     for name in ("indexed", "scanned"):
         shutil.copytree(tmp_path / "data", tmp_path / name)
-    subprocess.run([sys.executable, "-m", "strata", "data", "index", str(tmp_path / "indexed")], check=True)
+    run_program([sys.executable, "-m", "strata", "data", "index", str(tmp_path / "indexed")], check=True)
     coordinator = CoordinatorProcess(tmp_path)
     said = {}
     with coordinator.serving():
@@ -161,7 +163,7 @@ def test_files_with_a_bad_footer_are_counted_where_an_index_has_their_rows_and_n
             assert state["seen"] == SAMPLES - rows
             command = [sys.executable, "-m", "strata", "data", "audit", name, "numbers", "--coordinator"]
             said[name] = [
-                subprocess.run([*command, coordinator.url, *form], capture_output=True, text=True, check=True).stdout
+                run_program([*command, coordinator.url, *form], capture_output=True, text=True, check=True).stdout
                 for form in ([], ["--json"])
             ]
     shown, found = said["indexed"]
@@ -176,4 +178,4 @@ def test_files_with_a_bad_footer_are_counted_where_an_index_has_their_rows_and_n
 
 def audit_command(url: str, epoch: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strata", "data", "audit", "default", "numbers", "--epoch", str(epoch)]
-    return subprocess.run([*command, "--coordinator", url], capture_output=True, text=True, check=False)
+    return run_program([*command, "--coordinator", url], capture_output=True, text=True, check=False)

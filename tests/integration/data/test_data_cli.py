@@ -17,7 +17,7 @@ import pytest
 from strata.data.rows.row_sequence import open_rows
 from strata.errors import DatasetNotFoundError
 from tests.testbed.pace import stretch
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
 from tests.testbed.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def where(tmp_path: Path) -> Path:
 
 
 def data(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, "data", *map(str, arguments)], capture_output=True, text=True)
+    return run_program([COMMAND, "data", *map(str, arguments)], capture_output=True, text=True)
 
 
 def test_help_teaches_with_examples() -> None:
@@ -151,7 +151,7 @@ def test_prepare_writes_even_files_and_a_terminal_sees_progress(where: Path) -> 
     target = where.parent / "out"
     command = [COMMAND, "data", "prepare", where, target, "--rows-per-file", "70", "--shuffle", "--seed", "3", "--json"]
     with Terminal() as terminal:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal.fd, text=True)
+        done = run_program(command, stdout=subprocess.PIPE, stderr=terminal.fd, text=True)
     assert "rows" in terminal.shown
     said = json.loads(done.stdout)
     assert (said["files"], said["rows"]) == (5, 300)
@@ -178,7 +178,7 @@ def test_a_killed_prepare_leaves_nothing_that_looks_finished_and_the_next_one_fi
     assert unfinished.exists()
     with pytest.raises(DatasetNotFoundError):
         open_rows(target, cache=tmp_path / "cache")
-    assert subprocess.run([*command[:-1], "100000"], capture_output=True).returncode == 0
+    assert run_program([*command[:-1], "100000"], capture_output=True).returncode == 0
     assert not unfinished.exists()
     rows = open_rows(target, cache=tmp_path / "cache")
     assert len(rows.index.files) == 5

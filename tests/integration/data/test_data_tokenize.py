@@ -23,6 +23,9 @@ from strata.data.text.megatron import MegatronRows
 from strata.data.text.tokenizers import Tokenize, load_tokenizer
 from strata.errors import DatasetExistsError, MissingExtraError
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
+
+pytestmark = pytest.mark.full
 
 STRATA = Path(os.sys.executable).with_name("strata")
 
@@ -177,7 +180,7 @@ def test_an_engine_that_is_not_there_is_named(tmp_path: Path, corpus: Path, monk
 def test_the_command_says_how_fast_it_was_and_what_is_wrong(tmp_path: Path, corpus: Path, tokenizer: str) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "DATA_CACHE_PATH": str(tmp_path / "cache")}
-        return subprocess.run(
+        return run_program(
             [STRATA, "data", "tokenize", *arguments],
             capture_output=True,
             text=True,

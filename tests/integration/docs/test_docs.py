@@ -14,6 +14,7 @@ import pytest
 from tests.integration.docs.blocks import Block, find_blocks
 from tests.integration.docs.contexts import CONTEXTS, Context
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -48,7 +49,7 @@ def run_python(block: Block, context: Context, folder: Path) -> None:
     guarded = "if __name__ == '__main__':\n" + textwrap.indent(text, "    ") if context.part else text
     (folder / "block.py").write_text(guarded)
     launcher = ["-m", "strata", "run", "--standalone", "--nproc", str(context.workers)] if context.workers else []
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, *launcher, "block.py"],
         cwd=folder,
         capture_output=True,

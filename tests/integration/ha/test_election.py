@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -25,6 +24,7 @@ from strata.wire.errors import ERROR_TRAILER, from_error
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 from tests.testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
@@ -102,7 +102,7 @@ def test_one_leads_and_the_others_say_who_and_are_ready(replicas: Replicas) -> N
         lambda: list((replicas.describe(leader) or pb.Description()).replicas) == sorted(replicas.addresses), "the list"
     )
     command = [sys.executable, "-m", "strata", "status", "--coordinator", replicas.url, "--json"]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=stretch(30)).stdout)
+    told = json.loads(run_program(command, capture_output=True, check=True, timeout=stretch(30)).stdout)
     assert {row["address"]: (row["role"], row["lag"]) for row in told["replicas"]} == {
         each: ("leader" if each == address else "standby", 0) for each in replicas.addresses
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -21,6 +20,7 @@ from strata.wire.errors import ERROR_TRAILER, from_error
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 from tests.testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.part("etcd"), pytest.mark.timeout(240)]
@@ -42,7 +42,7 @@ def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replic
 
 def create_token(replicas: Replicas) -> str:
     command = [sys.executable, "-m", "strata", "token", "create", "--role", "worker", "--coordinator", replicas.url]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=stretch(60)).stdout.split()[-1]
+    return run_program(command, check=True, capture_output=True, text=True, timeout=stretch(60)).stdout.split()[-1]
 
 
 def test_a_worker_of_the_last_leader_is_let_in_by_the_next(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:

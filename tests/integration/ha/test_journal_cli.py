@@ -23,7 +23,10 @@ from strata.errors import JournalDamagedError, UnusableJournalError
 from tests.testbed.ha.etcd import EtcdCluster, lead, new_target
 from tests.testbed.ha.replicas import Replicas
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 from tests.testbed.servers import EtcdServer
+
+pytestmark = pytest.mark.full
 
 ENTRIES: list[Entry] = [
     Entry(c.RegisterWorker(worker_id=f"w{number}", incarnation="i"), 0.1 + number) for number in range(5)
@@ -32,7 +35,7 @@ ENTRIES: list[Entry] = [
 
 def strata(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strata", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=stretch(60), check=False, env={**os.environ})
+    return run_program(command, capture_output=True, text=True, timeout=stretch(60), check=False, env={**os.environ})
 
 
 @pytest.fixture

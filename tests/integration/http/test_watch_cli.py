@@ -18,18 +18,18 @@ from strata.errors import CoordinatorLostError, StrataError
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import Job
 from tests.testbed.pace import stretch
-from tests.testbed.process import end, start
+from tests.testbed.process import end, run_program, start
 from tests.testbed.terminal import Terminal
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 
 
 def strata(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "strata", *arguments], capture_output=True, text=True, timeout=stretch(60), check=False
     )
 

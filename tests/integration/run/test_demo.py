@@ -19,7 +19,7 @@ from strata.demo.proofs import prove
 from strata.demo.samples import make_dataset
 from tests.testbed.pace import stretch
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 ROWS, EPOCHS = 1_500, 3
 README = Path(__file__).parents[3] / "README.md"
 

@@ -15,7 +15,7 @@ from strata import CheckpointManager
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240), pytest.mark.xdist_group("whole runs")]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 THREADS = {"OMP_NUM_THREADS": "1"}

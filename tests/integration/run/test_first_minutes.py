@@ -16,9 +16,9 @@ from tests.testbed import mounts
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.parts import require_root
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(200)]
 
 TRAIN = """
 import sys, strata
@@ -33,7 +33,7 @@ with strata.join(checkpoints=sys.argv[1], save_every="5 steps") as run:
 
 
 def strata(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "strata", *arguments],
         cwd=folder,
         capture_output=True,

@@ -17,7 +17,9 @@ import pytest
 from strata.client.unary import get_key
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
+
+pytestmark = pytest.mark.full
 
 LONG = "import time\nwhile True: time.sleep(0.05)\n"
 
@@ -29,7 +31,7 @@ def command(script: str, tmp_path: Path, *options: str) -> list[str]:
 
 
 def launch(script: str, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         command(script, tmp_path, "--standalone", *options),
         capture_output=True,
         text=True,
@@ -85,7 +87,7 @@ for i in range(300):
     print("x" * 200)
 sys.stdout.write("no end")
 """
-    done = subprocess.run(
+    done = run_program(
         [*command(script, tmp_path, "--standalone", "--nproc", "3", "--name", "box", "--job", "j"), "--lr", "1"],
         capture_output=True,
         text=True,
@@ -101,6 +103,7 @@ sys.stdout.write("no end")
     assert sum(line[4:] == "x" * 200 for line in lines) == 900
 
 
+@pytest.mark.quick
 def test_a_dead_worker_is_restarted_until_it_ends_well(tmp_path: Path) -> None:
     script = f"""
 import os, pathlib, signal
@@ -137,6 +140,7 @@ def test_with_a_minimum_the_job_goes_on_without_those_who_cannot_be_kept(tmp_pat
     assert "goes on with 2 workers" in done.stderr
 
 
+@pytest.mark.quick
 def test_ctrl_c_is_one_calm_line_and_no_traceback(tmp_path: Path) -> None:
     with launching(f"import os\nprint('pid', os.getpid())\n{LONG}", tmp_path, "--nproc", "2") as process:
         pids = pids_in(wait_for("pid", process, 2))
@@ -262,7 +266,7 @@ with Client(os.environ["COORDINATOR_URL"], os.environ["WORKER_ID"], preferred_ra
     ],
 )
 def test_a_job_that_cannot_be_started_says_why(options: list[str], hint: str, tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "strata", "run", *options], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 2
@@ -309,7 +313,7 @@ def test_a_second_launcher_is_refused_at_a_shared_coordinator_too(tmp_path: Path
                 assert time.monotonic() < deadline_s
                 time.sleep(0.05)
             (tmp_path / "second").mkdir()
-            done = subprocess.run(
+            done = run_program(
                 command("print(1)", tmp_path / "second", *options),
                 capture_output=True,
                 text=True,

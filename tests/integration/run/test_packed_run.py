@@ -19,7 +19,7 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import Job
 from tests.testbed.programs.run_worker import make_documents, open_packed, take_ids
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 
 
 @pytest.fixture

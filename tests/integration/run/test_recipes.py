@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,15 +11,16 @@ import pytest
 from strata import CheckpointManager
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def call(*command: str | Path, **environment: str) -> str:
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, *map(str, command)],
         capture_output=True,
         text=True,

@@ -25,7 +25,7 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import Worker
 from tests.testbed.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 
 ROWS, EPOCHS = 1_000, 3
 PER_EPOCH = 16  # 15 full batches and a smaller one
@@ -110,6 +110,7 @@ def check_weights(folder: Path, job_id: str, *, without: range) -> None:
         np.testing.assert_array_equal(found.data[name], value, err_msg=name)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_job_of_one_process_goes_on_from_the_step_without_the_batches(
     folder: Path, by_hand: bool, capsys: pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from strata.client.unary import ask_audit
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import ORDERS, Job
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 
 
 # Those who die or hang are missed sooner than by default, so that the tests are over sooner.
@@ -36,6 +36,7 @@ def served(coordinator: CoordinatorProcess) -> Iterator[CoordinatorProcess]:
         yield coordinator
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_killed_worker_is_missed_and_replaced_and_no_sample_is_lost(
     served: CoordinatorProcess, tmp_path: Path, order: str
@@ -85,6 +86,7 @@ def test_a_loop_by_hand_leaves_on_sigterm_when_all_have_saved_too(
         assert later[0] == left_at + 1, "all saved before it went"
 
 
+@pytest.mark.quick
 def test_a_loop_by_hand_without_a_coordinator_saves_on_sigterm_and_goes_on_there(tmp_path: Path) -> None:
     with Job(tmp_path, None, save_every="1000 steps", options=("--by-hand",)) as job:
         job.start("a")
@@ -117,6 +119,7 @@ def test_workers_that_are_all_told_to_end_save_together_and_the_next_start_goes_
         job.check_finished()
 
 
+@pytest.mark.quick
 def test_a_coordinator_that_is_killed_is_missed_and_no_worker_is_lost(
     coordinator: CoordinatorProcess, tmp_path: Path
 ) -> None:
@@ -239,6 +242,7 @@ def test_a_checkpoint_that_storage_damaged_sends_all_back_to_the_one_before_it(
         assert (audit.missing.samples, audit.repeated.samples) == (0, 0)
 
 
+@pytest.mark.quick
 def test_the_same_script_runs_alone_and_survives_a_kill(tmp_path: Path) -> None:
     with Job(tmp_path, None, epochs=1, pace_s=0.01) as job:
         job.start("alone")

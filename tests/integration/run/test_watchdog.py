@@ -12,8 +12,9 @@ import pytest
 
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
+from tests.testbed.process import run_program
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 
 # Rank 1 hangs once, in step 6, in a way of its own; all ranks meet in every step.
 HANG_ONCE = r"""
@@ -72,7 +73,7 @@ def write(folder: Path, body: str, hang: str) -> Path:
 
 
 def run(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "strata", "run", "--standalone", "--nproc", "2", *options, script, script.parent],
         capture_output=True,
         text=True,
@@ -134,7 +135,7 @@ def test_under_torchrun_the_hung_rank_is_found_too(tmp_path: Path) -> None:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
         torchrun += ["--rdzv-backend=strata", f"--rdzv-endpoint={coordinator.url}", "--max-restarts=2"]
         torchrun += ["--local-addr=127.0.0.1", str(script), str(tmp_path)]
-        done = subprocess.run(
+        done = run_program(
             torchrun,
             capture_output=True,
             text=True,

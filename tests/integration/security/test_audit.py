@@ -13,14 +13,14 @@ from strata.coordinator.entry.gate import REFUSED
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.coordinator import CoordinatorProcess, GuardedProcess
 from tests.testbed.pace import stretch
-from tests.testbed.process import end
+from tests.testbed.process import end, run_program
 
 HERE = "127.0.0.1"
 
 
 def strata(coordinator: CoordinatorProcess, token: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "strata", *arguments, "--coordinator", coordinator.url],
         env=outside if token is None else {**outside, "STRATA_TOKEN": token},
         capture_output=True,

@@ -26,6 +26,8 @@ from strata.coordinator.http.http_gate import role_of_path
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.coordinator import GuardedProcess
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[3]
 DOCUMENT = json.loads((ROOT / "dashboard" / "openapi.json").read_text())
 schema = schemathesis.openapi.from_dict(DOCUMENT)

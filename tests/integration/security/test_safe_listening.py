@@ -22,7 +22,7 @@ from strata.coordinator.entry.certificates import make_certificates
 from strata.errors import UnsafeListenError
 from tests.testbed.network.namespaces import Host, Network, why_not
 from tests.testbed.pace import stretch
-from tests.testbed.process import running
+from tests.testbed.process import run_program, running
 
 COMMAND = re.compile(r"'(strata [^']+)'")
 # Everyone may do everything with a file, unless whoever makes it says otherwise.
@@ -40,7 +40,7 @@ def elsewhere() -> Iterator[Host]:
 
 def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
-    return subprocess.run(
+    return run_program(
         command,
         cwd=folder,
         env={**outside, **environment},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -16,8 +15,10 @@ from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.testbed.coordinator import GuardedProcess
 from tests.testbed.pace import stretch
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
 from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.full
 
 # One of two workers crashes in its first life. The other notes how all processes of this machine were started.
 CRASHING = """
@@ -63,7 +64,7 @@ def test_a_run_leaves_its_token_in_no_file_answer_or_list_of_processes(tmp_path:
     coordinator = GuardedProcess(tmp_path)
     with coordinator.serving():
         token = coordinator.make_token("worker", tenant="default", name="trainers")
-        done = subprocess.run(
+        done = run_program(
             launcher(tmp_path, CRASHING, "--nproc", "2", "--max-restarts", "1", "--coordinator", coordinator.url),
             env=environment(tmp_path, STRATA_TOKEN=token),
             cwd=tmp_path,
@@ -117,7 +118,7 @@ def test_a_standalone_run_has_a_token_of_its_own_that_other_users_do_not_have(tm
             stubs.CoordinatorStub(channel).GetStatus(pb.GetStatus(), timeout=stretch(10))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         for user, lets_in in ((home, True), (stranger, False)):
-            shown = subprocess.run(
+            shown = run_program(
                 [sys.executable, "-m", "strata", "status", "--coordinator", url],
                 env=environment(user),
                 cwd=tmp_path,

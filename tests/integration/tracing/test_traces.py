@@ -23,7 +23,7 @@ from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports
 from tests.testbed.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 
 QUICK = ("--lease", "4", "--grace", "1")
 

@@ -2,7 +2,7 @@
 
 | lane | its tests | command |
 |---|---|---|
-| quick | everything without one of the markers below | ``make test`` |
+| quick | everything without one of the markers below, and single tests with ``@pytest.mark.quick`` | ``make test`` |
 | full | those that need a real part, and those with ``@pytest.mark.full`` | ``make test-full`` |
 | slow | those with ``@pytest.mark.slow`` | ``make test-slow`` |
 

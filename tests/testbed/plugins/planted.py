@@ -12,7 +12,7 @@ from tests.testbed.pace import stretch
 ROOT = Path(__file__).parents[3]
 PLUGINS = ("deadlines", "default_signals", "failures", "lanes", "scheduling")
 CONFTEST = f"pytest_plugins = {[f'tests.testbed.plugins.{name}' for name in PLUGINS]}\n"
-MARKERS = "markers = part(name)\n full\n timing\n slow\n"
+MARKERS = "markers = part(name)\n quick\n full\n timing\n slow\n"
 
 
 def run_pytest(folder: Path, tests: str, *options: str, conftest: str = CONFTEST, **popen: object) -> tuple[int, str]:

@@ -68,7 +68,7 @@ class ForkedProcess(RecordedProcess):
             "new_session": bool(start_new_session),
         }
         try:
-            self.pid = server_for(request["words"]).fork(request, [*files, theirs])
+            self.pid = server_for(request["words"], request["folder"]).fork(request, [*files, theirs])
         finally:
             os.close(theirs)
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -100,13 +100,12 @@ def can_fork(command: list[str], options: dict[str, Any]) -> bool:
         return False
     if "COVERAGE_PROCESS_START" in os.environ or "COVERAGE_PROCESS_CONFIG" in os.environ:
         return False  # it measures from the start of an interpreter
-    if command[1] not in ("-m", "-c") and not (command[1].endswith(".py") and Path(command[1]).exists()):
+    if command[1].startswith("-") and command[1] not in ("-m", "-c"):
         return False
     environment = options.get("env") or os.environ
     names = environment.keys() | os.environ.keys()
-    return all(
-        environment.get(name) == os.environ.get(name) for name in names if name.startswith(READ_AT_START)
-    ) and "jax" not in " ".join(command)
+    is_same = all(environment.get(name) == os.environ.get(name) for name in names if name.startswith(READ_AT_START))
+    return is_same and "import jax" not in _text_of(command, options.get("cwd") or "")
 
 
 @cache
@@ -114,14 +113,17 @@ def _server(has_torch: bool) -> _Server:
     return _Server((*MODULES, *(TORCH_MODULES if has_torch else ())))
 
 
-def server_for(words: list[str]) -> _Server:
+def server_for(words: list[str], folder: str) -> _Server:
     """Return the server that has imported what a program uses; whether that is torch, its text tells."""
-    text = " ".join(words)
-    if words[1] == "-m" and (file := Path(*words[2].split(".")).with_suffix(".py")).exists():
-        text += file.read_text()
-    elif words[1].endswith(".py"):
-        text += Path(words[1]).read_text()
+    text = _text_of(words, folder)
     return _server("import torch" in text or "torch.distributed" in text)
+
+
+def _text_of(words: list[str], folder: str | Path) -> str:
+    """Return the command, and the text of the program where it is a file."""
+    path = f"{words[2].replace('.', '/')}.py" if words[1] == "-m" else words[1]
+    file = Path(folder, path)
+    return " ".join(words) + (file.read_text() if path.endswith(".py") and file.is_file() else "")
 
 
 class _Server:

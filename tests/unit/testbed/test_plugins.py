@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from tests.testbed.plugins.planted import named, run_pytest
+from tests.testbed.plugins.planted import ROOT, named, run_pytest
 
 # Each test writes when it begins and ends; two files, so that two processes have something to do.
 ALONE = """
 import os, time
+import re
 from pathlib import Path
 import pytest
 
@@ -91,15 +93,21 @@ def bucket(s3_server): pass
 def test_with_a_server_behind_a_fixture(bucket): pass
 
 @pytest.mark.full
-def test_long(): pass
+class TestLong:
+    def test_long(self): pass
+
+    @pytest.mark.quick
+    def test_short_among_long(self): pass
 """
 
 
 def test_what_needs_a_part_is_left_to_the_full_lane(tmp_path: Path) -> None:
-    code, output = run_pytest(tmp_path, LANES, "-m", "not full")
+    makefile = (ROOT / "Makefile").read_text()
+    quick, full = re.findall(r'^\t.*pytest .*-m "(.*full.*)"$', makefile, re.MULTILINE)
+    code, output = run_pytest(tmp_path, LANES, "-m", quick)
     assert code == 0, output
-    assert named("PASSED", output) == {"test_quick"}
-    code, output = run_pytest(tmp_path, LANES, "-m", "full", "--collect-only", "-q")
+    assert named("PASSED", output) == {"test_quick", "test_short_among_long"}
+    code, output = run_pytest(tmp_path, LANES, "-m", full, "--collect-only", "-q")
     assert {line.rpartition("::")[2] for line in output.splitlines() if "::" in line} == {
         "test_with_a_part",
         "test_with_a_server_behind_a_fixture",

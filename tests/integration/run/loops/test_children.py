@@ -17,7 +17,7 @@ from tests.integration.run.test_launcher import wait_gone
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
 HEAD = """
 import multiprocessing, os, subprocess, sys, time

@@ -9,7 +9,7 @@ import pytest
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import ORDERS, Job
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("whole runs")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(200), pytest.mark.xdist_group("whole runs")]
 
 
 @pytest.mark.parametrize("order", ORDERS)

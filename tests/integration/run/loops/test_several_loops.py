@@ -14,7 +14,7 @@ from strata.client.unary import ask_audit
 from strata.demo.samples import make_dataset
 from tests.testbed.coordinator import CoordinatorProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
 ROWS = 480
 ORDERS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, start
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(150)]
 
 SCRIPT = """
 import atexit, multiprocessing, os, sys, time
@@ -189,6 +189,7 @@ main()
 """
 
 
+@pytest.mark.quick
 def test_a_worker_that_waits_for_others_can_be_stopped_and_says_which_step_it_did_last(tmp_path: Path) -> None:
     coordinator = CoordinatorProcess(tmp_path)
     (tmp_path / "train.py").write_text(WAITING)
