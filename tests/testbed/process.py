@@ -56,16 +56,16 @@ def accepts_connections(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+def start(command: Sequence[str | Path], *, by_exec: bool = False, **options: Any) -> subprocess.Popen[Any]:
     """Start a program that a killed test run takes with it: every process of the test bed begins here.
 
     Its signals are the default ones (``tests.testbed.plugins.default_signals``). ``options`` are those of Popen. A
-    Python program is forked from a server that has imported Strata, unless it needs an interpreter of its own.
+    Python program is forked from a server that has imported Strata; with ``by_exec`` it gets an interpreter of its own.
     """
     words = [str(word) for word in command]
     if words[0] == STRATA:
         words[:1] = [sys.executable, "-m", "strata"]
-    if fork_server.can_fork(words, options):
+    if not by_exec and fork_server.can_fork(words, options):
         return fork_server.ForkedProcess(words, **options)
     program = find_program(str(command[0]))
     assert program is not None, f"{command[0]} is not installed"

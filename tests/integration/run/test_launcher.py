@@ -94,7 +94,9 @@ sys.stdout.write("no end")
         timeout=stretch(55),
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    # On a slow machine it says what it waits for.
+    assert [line for line in done.stderr.splitlines() if "waiting for" not in line] == []
     lines = done.stdout.splitlines()
     for rank in "012":
         assert f"[{rank}] box-{rank} {rank} {rank} 3 j --lr 1" in lines

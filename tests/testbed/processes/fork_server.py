@@ -138,7 +138,7 @@ class _Server:
             cwd=root,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"},
         )
         theirs.close()
         atexit.register(self._end)

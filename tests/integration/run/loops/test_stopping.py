@@ -117,6 +117,7 @@ def run_script(folder: Path, body: str, *options: str, launcher: tuple[str, ...]
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "COORDINATOR_URL": url},
+        by_exec=True,  # how an interpreter ends is what is tested
     ) as process:
         try:
             said, _ = process.communicate(timeout=stretch(100))
