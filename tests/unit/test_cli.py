@@ -14,14 +14,14 @@ import typer
 
 import strata
 from strata.cli.app import app, main
-from tests.testbed.process import start
+from tests.testbed.process import run_program, start
 from tests.testbed.terminal import Terminal
 
 COMMAND = Path(sys.executable).with_name("strata")
 
 
 def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}
     )
 

@@ -28,6 +28,7 @@ def test_the_house_keeps_its_order() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("file", "statement", "contract"),
     [

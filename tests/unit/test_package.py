@@ -9,6 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import strata
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +81,7 @@ def test_the_version_stands_in_one_place() -> None:
     assert elsewhere == []
 
 
+@pytest.mark.full
 def test_the_wheel_has_the_type_marker_and_no_tests(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.testbed.pace import stretch
+
+pytestmark = pytest.mark.full
 
 BLOCK = "import sys; sys.modules['pyarrow'] = None; sys.modules['google_crc32c'] = None\n"
 TRAINING = """

@@ -232,6 +232,7 @@ def counting_beats(client: Client) -> Iterator[Callable[[], int]]:
 LARGE = 10_000_000
 
 
+@pytest.mark.timing
 def test_heartbeats_are_answered_while_a_large_epoch_is_audited(service: CoordinatorProcess) -> None:
     with service.serving(), Client(service.url, "a") as client:
         client.wait_registered()
@@ -247,6 +248,7 @@ def test_heartbeats_are_answered_while_a_large_epoch_is_audited(service: Coordin
     assert 0 < len(audit.missing.ranges) <= 10_000
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_heartbeats_are_answered_while_ten_million_shards_are_dealt_and_looked_up(service: CoordinatorProcess) -> None:

@@ -14,7 +14,8 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import run_program
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
+# A stall is a step that takes much longer than the others, so a machine that stops for seconds makes one.
+pytestmark = [pytest.mark.full, pytest.mark.timing, pytest.mark.timeout(240)]
 
 # Rank 1 hangs once, in step 6, in a way of its own; all ranks meet in every step.
 HANG_ONCE = r"""

@@ -213,6 +213,7 @@ class TestBrokenDisks:
 
 
 class TestServersThatFail:
+    @pytest.mark.part("s3")
     async def test_a_server_killed_in_the_middle_of_an_upload_is_unavailable(self, tmp_path: Path) -> None:
         with servers.seaweedfs(tmp_path) as server:
             storage = s3(server)

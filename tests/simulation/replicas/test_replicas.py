@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.simulation.bugs import REPLICA_BUGS
@@ -11,7 +9,8 @@ from tests.simulation.replicas.replica_faults import FAULTS
 from tests.simulation.replicas.replica_world import ReplicaWorld
 from tests.simulation.search import find_bug, run_replica_seeds
 
-SEEDS = int(os.environ.get("REPLICA_SEEDS", "40"))
+# ``make simulate`` runs many more.
+WORLDS = [pytest.param(range(20), id="0-19"), pytest.param(range(20, 60), id="20-59", marks=pytest.mark.full)]
 SEEDS_PER_BUG = 300
 # These show in the first few worlds; ``make simulate-bugs`` looks for all of them.
 QUICK_BUGS = (
@@ -27,15 +26,17 @@ QUICK_BUGS = (
 
 
 @pytest.mark.timeout(600)
-def test_whatever_fails_the_replicas_keep_one_history() -> None:
-    tally, failures = run_replica_seeds(range(SEEDS))
-    assert not failures, f"{len(failures)} of {SEEDS} worlds; the first:\n{failures[0]}"
+@pytest.mark.parametrize("seeds", WORLDS)
+def test_whatever_fails_the_replicas_keep_one_history(seeds: range) -> None:
+    tally, failures = run_replica_seeds(seeds)
+    count = len(seeds)
+    assert not failures, f"{len(failures)} of {count} worlds; the first:\n{failures[0]}"
     # A world in which nothing happens proves nothing.
-    assert all(tally[fault] > SEEDS // 10 for fault in FAULTS), tally
+    assert all(tally[fault] > count // 10 for fault in FAULTS), tally
     often = ("takeovers", "depositions", "acknowledged", "keys set", "releases", "commits", "redirects", "snapshots")
-    assert all(tally[what] > SEEDS for what in often), tally
-    assert tally["batches in pieces"] > 10 * SEEDS, tally
-    assert all(tally[what] > SEEDS // 10 for what in ("fenced writes", "refused writes")), tally
+    assert all(tally[what] > count for what in often), tally
+    assert tally["batches in pieces"] > 10 * count, tally
+    assert all(tally[what] > count // 10 for what in ("fenced writes", "refused writes")), tally
     assert tally["torn batches"], tally
 
 
@@ -46,6 +47,7 @@ def test_the_same_seed_gives_the_same_world_of_replicas() -> None:
     assert (first.trace, first.now_s, first.tally) == (second.trace, second.now_s, second.tally)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", QUICK_BUGS)
 def test_a_bug_planted_among_replicas_is_found(name: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.testbed.parts import require_part
 
-# The fixtures that start a server, and what they start it with.
+# The fixtures that start a server, mount a disk or make a network, and what they do it with.
 PARTS_OF_FIXTURES = {
     "s3_server": ["s3"],
     "weak_s3_server": ["s3-weak"],
@@ -24,6 +24,8 @@ PARTS_OF_FIXTURES = {
     "gcs_server": ["gcs"],
     "etcd_server": ["etcd"],
     "engine": ["containers", "dashboard"],
+    "small_disk": ["faults"],
+    "elsewhere": ["faults"],
 }
 
 

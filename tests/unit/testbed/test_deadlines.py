@@ -11,6 +11,8 @@ from tests.testbed.pace import factor
 from tests.testbed.plugins import planted
 from tests.testbed.plugins.planted import named
 
+pytestmark = pytest.mark.full
+
 # Short limits, stretched once for this machine: these tests hang for as long as they are let.
 CONFTEST = f"""{planted.CONFTEST}
 from tests.testbed import pace
@@ -122,7 +124,6 @@ def run_pytest(folder: Path, tests: str, *options: str, **popen: object) -> tupl
     return planted.run_pytest(folder, tests, *options, conftest=CONFTEST, **popen)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.testbed.plugins.planted import ROOT, named, run_pytest
+
+pytestmark = pytest.mark.full
 
 # Each test writes when it begins and ends; two files, so that two processes have something to do.
 ALONE = """
