@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
-from strata.checkpoint.manager import CheckpointManager
+from strata import CheckpointManager
 from strata.client.client import Client
 from strata.client.unary import ask_latest_checkpoint, get_key, set_key
 from strata.errors import StrataError

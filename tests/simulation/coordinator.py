@@ -11,8 +11,8 @@ from strata.cluster import commands as c
 from strata.cluster.access import Principal, names
 from strata.cluster.access import administration as t
 from strata.cluster.events import Effect
+from strata.coordinator.journal import Entry
 from strata.coordinator.journal.entries import replay
-from strata.coordinator.journal.protocol import Entry
 from strata.coordinator.speakers import Speakers
 from strata.coordinator.write_queue import WriteQueue
 from strata.errors import JournalUnavailableError, StrataError

@@ -13,11 +13,11 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from strata import MemoryStorage
 from strata.data import open_dataset
 from strata.data.files.patterns import expand_braces, is_selected
 from strata.data.rows.row_sequence import open_rows
 from strata.errors import DataError, DatasetNotFoundError, StaleIndexError
-from strata.storage.memory import MemoryStorage
 from tests.testbed.web import serve_files
 
 # Connections of the test server and of the hub's library are closed when they are collected.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from strata.data.dataset import Dataset, open_dataset
+from strata import open_dataset
+from strata.data import Dataset
 from tests.testbed.data.rows import MemoryRows
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import strata
-from strata.data.dataset import open_dataset
-from strata.data.mixture import Mixture
+from strata import Mixture, open_dataset
 from strata.data.text.assembled import AssembledDataset, pack_dataset
 from strata.errors import DatasetOptionsError
 from tests.testbed.coordinator import CoordinatorProcess

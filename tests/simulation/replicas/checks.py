@@ -9,8 +9,8 @@ from strata.cluster import Cluster
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased
 from strata.cluster.replies import KeyValue
+from strata.coordinator.journal import Entry
 from strata.coordinator.journal.etcd.records import Keys, decode_batch, join_pieces
-from strata.coordinator.journal.protocol import Entry
 from strata.errors import StrataError
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp

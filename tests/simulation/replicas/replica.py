@@ -16,10 +16,10 @@ from strata.cluster.access import Principal, names
 from strata.cluster.events import Effect
 from strata.coordinator.etcd.etcd_client import EtcdRefusedError, EtcdUnavailableError
 from strata.coordinator.etcd.target import EtcdTarget
+from strata.coordinator.journal import Entry
 from strata.coordinator.journal.entries import replay
 from strata.coordinator.journal.etcd import transactions as t
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Term
-from strata.coordinator.journal.protocol import Entry
 from strata.coordinator.replication.election import Election, Role, Step
 from strata.coordinator.replication.elector import BEATS, RETRY_S, SETTLE_S
 from strata.coordinator.replication.follower import Follower, Warm

@@ -20,9 +20,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from strata.data import open_dataset
-from strata.data.dataset import Dataset
-from strata.data.mixture import Mixture
+from strata import Mixture
+from strata.data import Dataset, open_dataset
 from strata.integrations.torch_data import TorchDataset, merge_loader_states
 from tests.testbed.data.rows import MemoryRows
 from tests.testbed.pace import stretch

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.compat.consistent_hash import ConsistentHash
+from strata import ConsistentHash
 from strata.errors import NoWorkersError, UnknownWorkerError
 from strata.sharding import hashing
 from strata.sharding import ring as ring_module

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strata.cluster import commands as c
+from strata.coordinator.journal import Entry
 from strata.coordinator.journal.compaction import ENTRY_BYTES, MAX_ENTRIES, SHARE, SNAPSHOT_ENTRIES, Compaction
-from strata.coordinator.journal.protocol import Entry
 
 
 def entries(count: int, size_bytes: int = 100) -> list[Entry]:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from strata.data.dataset import Dataset, open_dataset
+from strata import Mixture, open_dataset
+from strata.data import Dataset
 from strata.data.loading.function_names import name_function
-from strata.data.mixture import Mixture
 from strata.data.text.assembled import AssembledDataset, bucket_dataset, pack_dataset
 from strata.data.text.tokenizers import Tokenize
 from strata.errors import DatasetOptionsError

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.data.dataset import Dataset, open_dataset
-from strata.data.loading.merging import merge_states
+from strata import open_dataset
+from strata.data import Dataset, merge_states
 from strata.errors import CorruptFileError, DamagedRecordError, PositionMismatchError
 from tests.testbed.data.rows import MemoryRows, refuse_row
 from tests.testbed.pace import stretch

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.data.dataset import open_dataset
+from strata import Mixture, open_dataset
+from strata.data import merge_states
 from strata.data.draws import BLOCK_SAMPLES, Draws, Stage, apportion
-from strata.data.loading.merging import merge_states
-from strata.data.mixture import Mixture
 from strata.errors import DamagedRecordError, PositionMismatchError
 from tests.testbed.data.rows import MemoryRows
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strata.data.dataset import open_dataset
+from strata import open_dataset
 from strata.errors import CorruptFileError, StaleIndexError
 from tests.testbed.data.rows import MemoryRows
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata import Mixture
 from strata.data import open_dataset
-from strata.data.mixture import Mixture
 from strata.data.text.assembled import bucket_dataset, merge_assembled_states, pack_dataset
 from strata.data.text.megatron import MegatronRows, write_megatron
 from strata.data.text.packing import BestFitPacker, GreedyPacker, LengthBuckets, make_packer, stack_sequences

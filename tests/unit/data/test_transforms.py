@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strata.data.dataset import Dataset, open_dataset
+from strata import open_dataset
+from strata.data import Dataset
 from strata.errors import CorruptFileError, TransformProcessError
 from tests.testbed.data.rows import MemoryRows, refuse_row
 from tests.testbed.pace import stretch

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.run.loop.cadence import DAY_S, Cadence, SaveTimer, parse_cadence
+from strata import Cadence
+from strata.run.loop.cadence import DAY_S, SaveTimer, parse_cadence
 
 COSTS_S = st.floats(1e-4, 600)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from strata import Stopped
 from strata.cluster.events import Cause
-from strata.run.exits import Stopped, goodbye_of
+from strata.run.exits import goodbye_of
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from strata import Cadence
 from strata.cluster.events import Cause
 from strata.cluster.values import RankInfo
-from strata.run.loop.cadence import Cadence
 from strata.run.loop.schedule import Schedule
 from strata.run.loop.votes import Vote
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata import LocalStorage
 from strata.errors import InvalidKeyError, StorageError
-from strata.storage.local.local_storage import LocalStorage
 from strata.storage.object_keys import (
     MAX_KEY_BYTES,
     MAX_ROOT_BYTES,

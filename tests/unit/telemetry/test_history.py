@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from strata.cluster import Cluster, Limits
 from strata.cluster import commands as c
-from strata.cluster.cluster import Cluster
-from strata.cluster.limits import Limits
 from strata.cluster.values import CommitRecord, Divergence, PartReport
 from strata.coordinator.telemetry.event_store import EventStore
 from strata.coordinator.telemetry.feed import Feed, Latencies

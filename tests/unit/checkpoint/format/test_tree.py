@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from strata.checkpoint.format.tensors import Slice, view_tensor
+from strata import Slice
+from strata.checkpoint.format.tensors import view_tensor
 from strata.checkpoint.format.tree import FlatState, flatten, rebuild, walk
 from strata.errors import UnsavableStateError
 from tests.unit.checkpoint.states import STATES, same

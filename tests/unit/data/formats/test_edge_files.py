@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.csv import ParseOptions
 
-from strata.data.dataset import open_dataset
+from strata import open_dataset
 from strata.data.text.megatron import MegatronRows, write_megatron
 from strata.data.text.tokenizers import Tokenize
 from strata.errors import CorruptFileError, DataError, DatasetNotFoundError
