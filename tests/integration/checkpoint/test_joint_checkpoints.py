@@ -28,6 +28,8 @@ from tests.testbed.process import start
 from tests.testbed.programs.joint_worker import DEADLY_STEP, ROWS, STEPS
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 # Where a save can be when something dies; the last two only the one comes to that writes the manifest: rank 0.
 PHASES = ["writing", "reported", "acknowledging", "committing", "committed"]
 
@@ -113,6 +115,7 @@ def test_a_worker_killed_in_any_phase_ends_in_a_commit_or_a_clean_abort(
     check_storage(folder, set().union(*map(announced_in, outputs)))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_coordinator_killed_in_any_phase_loses_nothing(
     service: CoordinatorProcess, tmp_path: Path, phase: str
@@ -188,6 +191,7 @@ def test_retention_is_done_by_one_and_the_coordinator_is_told(service: Coordinat
         assert not [name for name in left if name.startswith("part-")]
 
 
+@pytest.mark.quick
 def test_all_workers_restore_the_same_step_also_from_a_coordinator_that_lost_its_journal(
     service: CoordinatorProcess, tmp_path: Path
 ) -> None:

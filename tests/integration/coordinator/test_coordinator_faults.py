@@ -23,6 +23,8 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.process import run_program
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def service(tmp_path: Path) -> CoordinatorProcess:
@@ -95,6 +97,7 @@ def children_of(pid: int) -> list[int]:
     ]
 
 
+@pytest.mark.quick
 def test_a_worker_that_ends_says_goodbye(service: CoordinatorProcess) -> None:
     with service.serving(), worker_process(service.url, "a") as worker:
         assert worker.stdin is not None
@@ -103,6 +106,7 @@ def test_a_worker_that_ends_says_goodbye(service: CoordinatorProcess) -> None:
         wait_until(lambda: service.states()["a"] == "left")
 
 
+@pytest.mark.quick
 def test_a_coordinator_that_is_killed_comes_back_with_everything_and_fails_nobody(service: CoordinatorProcess) -> None:
     with ExitStack() as stack:
         with service.serving() as process:
@@ -121,6 +125,7 @@ def test_a_coordinator_that_is_killed_comes_back_with_everything_and_fails_nobod
             assert [d.dataset_id for d in after.datasets] == ["d"]
 
 
+@pytest.mark.quick
 def test_sigterm_drains_and_ends_well(service: CoordinatorProcess) -> None:
     with service.serving() as process:
         os.kill(process.pid, signal.SIGTERM)
@@ -204,6 +209,7 @@ def test_the_first_api_works_alone() -> None:
         TrainingOrchestrator("w", world_size=2, rank=3)
 
 
+@pytest.mark.quick
 def test_a_blocking_client_meets_and_learns_who_is_missing(service: CoordinatorProcess) -> None:
     with service.serving(), Client(service.url, "a") as a, Client(service.url, "b") as b:
         a.wait_registered()
