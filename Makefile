@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-slow test-deep fuzz test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
+.PHONY: help setup demo test test-full test-slow test-deep fuzz mutate test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ test-deploy: $(READY) src/strata/dashboard/static/index.html  ## run images and 
 fuzz: $(READY)  ## send 10,000 mutated messages to each transport of a coordinator
 	STRATA_FUZZ_MESSAGES=10000 $(BIN)/pytest -q --timeout=3600 tests/integration/security/test_fuzz.py tests/integration/security/test_http_fuzz.py
 
+mutate: $(READY)  ## change the code in MUTANTS places per package and see whether tests notice; SEED says where, PACKAGES="wire" which
+	@$(PYTHON) scripts/environment.py $(VENV) requirements/mutate.txt
+	$(BIN)/python -m scripts.mutate --mutants $(or $(MUTANTS),40) --seed $(or $(SEED),1) $(PACKAGES)
+
 check: $(READY)  ## formatting, lint, types, layers, generated files
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -69,6 +73,7 @@ lock: $(READY)  ## resolve and pin all requirements anew
 	$(LOCK) --upgrade requirements/bench.in --constraints requirements/dev.txt --constraints requirements/torch.txt \
 		--overrides requirements/bench-overrides.txt --output-file requirements/bench.txt
 	$(LOCK) --upgrade requirements/build.in --constraints requirements/dev.txt --output-file requirements/build.txt
+	$(LOCK) --upgrade requirements/mutate.in --constraints requirements/dev.txt --output-file requirements/mutate.txt
 	$(LOCK) --upgrade pyproject.toml --constraints requirements/dev.txt --output-file requirements/coordinator.txt
 	$(LOCK) --upgrade pyproject.toml --extra data --extra s3 --constraints requirements/dev.txt \
 		--output-file requirements/worker.txt

@@ -47,7 +47,7 @@ def test_nothing_is_resolved_where_a_lock_is_installed() -> None:
 
 
 def test_every_pinned_requirement_has_a_hash() -> None:
-    for name in ("dev.txt", "services.txt", "bench.txt", "build.txt", "coordinator.txt", "worker.txt"):
+    for name in ("dev.txt", "services.txt", "bench.txt", "build.txt", "mutate.txt", "coordinator.txt", "worker.txt"):
         text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
         pins = [line for line in text.splitlines() if "==" in line and not line.startswith("#")]
         assert pins, name
