@@ -289,9 +289,9 @@ def forget_to_roll_back(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def count_reports_twice(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(report: Any, self: Ledger, command: Any) -> bool:
+    def forgetful(report: Any, self: Ledger, command: Any) -> None:
         self._sequences[command.worker_id] = command.incarnation, command.sequence - 1
-        return bool(report(self, command))
+        report(self, command)
 
     wrap(patch, Ledger, "report", forgetful)
 

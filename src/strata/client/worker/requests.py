@@ -113,18 +113,17 @@ class Requests:
         """There is no connection: hold everything back."""
         self._is_open = False
 
-    def receive(self, number: int, reply: Reply | StrataError) -> bool:
-        """Take a reply; return whether someone waited for it."""
+    def receive(self, number: int, reply: Reply | StrataError) -> None:
+        """Take a reply; one that nobody waits for is ignored."""
         request = self._unanswered.get(number)
         if request is None:
-            return False
+            return
         if isinstance(reply, StrataError) and self._may_retry(request, reply):
             request.problem = reply
             self._pause(request)
-            return True
+            return
         del self._unanswered[number]
         request.on_answer(reply)
-        return True
 
     def fail_all(self, error: StrataError) -> None:
         """Answer everything with an error."""

@@ -105,13 +105,13 @@ class Ledger:
         if epoch is not None and dealt is not None:
             self._prepared[dataset_id, epoch] = preparation, dealt
 
-    def report(self, command: ReportProgress) -> bool:
-        """Note what a worker's model has seen; return False for a report that was noted before."""
+    def report(self, command: ReportProgress) -> None:
+        """Note what a worker's model has seen; a report that was noted before changes nothing."""
         incarnation, last = self._sequences.get(command.worker_id, ("", 0))
         if incarnation != command.incarnation:
             last = 0
         if command.sequence <= last:
-            return False
+            return
         if command.sequence > last + 1:
             raise OutOfOrderError(command.worker_id, what="report", expected=last + 1, sent=command.sequence)
         key = command.dataset_id, command.epoch
@@ -120,7 +120,6 @@ class Ledger:
         # Kept only now: a report that is refused begins no epoch.
         self._epochs[key] = epoch_ledger
         self._sequences[command.worker_id] = command.incarnation, command.sequence
-        return True
 
     def check_reported(self, worker_id: str, sequence: int) -> None:
         """Raise unless all of a worker's reports of this generation up to ``sequence`` are in."""
