@@ -17,7 +17,7 @@ from strata.cluster.commands import Command, WorkerState
 from strata.cluster.commits import CommitProgress
 from strata.cluster.events import Cause, Effect
 from strata.cluster.values import CommitRecord, Divergence, Meeting, PartReport, SaveNote, WorkerAccount
-from strata.errors import BarrierTimeoutError, MissingWorker
+from strata.errors import BarrierTimeoutError, MissingWorker, StaleGenerationError
 from strata.sharding import DataOrder
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
@@ -107,6 +107,13 @@ def test_a_reply_comes_back_equal(reply: replies.Reply) -> None:
     message = pb.Reply.FromString(convert.reply_to_message(9, reply).SerializeToString())
     assert message.id == 9
     assert convert.reply_from_message(message) == reply
+
+
+def test_an_error_instead_of_a_reply_comes_back_as_that_error() -> None:
+    error = StaleGenerationError("w", sent=1, current=2)
+    message = pb.Reply.FromString(convert.reply_to_message(9, error).SerializeToString())
+    again = convert.reply_from_message(message)
+    assert (message.id, type(again), vars(again)) == (9, StaleGenerationError, vars(error))
 
 
 def test_a_shard_lease_comes_back_equal() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import grpc
 import pytest
 
@@ -41,6 +43,11 @@ def test_notes_travel_and_fields_that_are_not_declared_do_not() -> None:
     assert again.__notes__ == ["seen at the third attempt"]
     assert vars(again).keys() == {"problem", "__notes__"}
     assert str(again) == str(error)
+
+
+def test_a_field_that_json_does_not_know_crosses_the_wire_as_its_text() -> None:
+    again = from_error(to_error(BadCommandError(PurePosixPath("a/b"))))  # type: ignore[arg-type]
+    assert fields_of(again) == {"problem": "a/b"}
 
 
 def test_a_bug_is_internal_and_a_bad_argument_is_not() -> None:
