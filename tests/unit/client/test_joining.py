@@ -91,6 +91,19 @@ def test_a_registration_that_the_journal_refuses_is_repeated(worker: Worker) -> 
     assert [type(action.command) for action in again if isinstance(action, a.Send)] == [c.RegisterWorker]
 
 
+def test_pauses_between_refused_registrations_grow_until_one_succeeds() -> None:
+    worker = Worker(joins=False)
+    worker.take(worker.protocol.connected(worker.now_s))
+    pauses_s = []
+    for _ in range(3):
+        refused_s = worker.now_s
+        worker.reply(worker.sent(c.RegisterWorker)[-1].number, REFUSED)
+        while not worker.pass_time(0.05):
+            pass
+        pauses_s.append(worker.now_s - refused_s)
+    assert pauses_s == pytest.approx([0.2, 0.4, 0.8], abs=0.051)
+
+
 def test_a_job_that_is_full_refuses_for_good() -> None:
     worker = Worker(joins=False)
     sent = worker.take(worker.protocol.connected(worker.now_s))
@@ -110,6 +123,15 @@ def test_after_a_goodbye_nothing_makes_the_worker_join_again(worker: Worker) -> 
     sent = worker.take(worker.protocol.connected(worker.now_s))
     worker.reply(sent[-1].number, StaleIncarnationError("a", "1-p.1", state="left"))
     assert worker.answer(number) == Done()
+
+
+def test_after_a_goodbye_the_worker_sends_no_more_heartbeats(worker: Worker) -> None:
+    _, actions = worker.protocol.leave("finished", worker.now_s, timeout_s=10.0)
+    worker.take(actions)
+    before = len(worker.sent(c.Heartbeat))
+    worker.pass_time(2 * LEASE_S)
+    assert len(worker.sent(c.Heartbeat)) == before
+    assert worker.protocol.state is State.JOINED, "and does not leave the connection because they are not answered"
 
 
 def test_an_older_reply_does_not_bring_an_older_generation_back(worker: Worker) -> None:

@@ -24,7 +24,8 @@ def search(*addresses: str) -> LeaderSearch:
 
 def test_the_replicas_are_tried_in_turn() -> None:
     looking = search()
-    assert looking.start().address == "a:1"
+    first = looking.start()
+    assert (first.address, first.delay_s) == ("a:1", 0.0)
     assert [looking.next().address for _ in range(5)] == ["b:1", "c:1", "a:1", "b:1", "c:1"]
 
 

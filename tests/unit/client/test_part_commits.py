@@ -14,6 +14,7 @@ from strata.cluster.values import CommitRecord, PartReport
 from strata.errors import (
     CheckpointAbortedError,
     CheckpointTimeoutError,
+    DuplicateWorkerError,
     StaleGenerationError,
     StrataError,
     UnknownWorkerError,
@@ -119,6 +120,28 @@ def test_a_commit_that_takes_too_long_names_whom_it_waits_for(worker: Worker) ->
     assert "b" in str(error)
 
 
+def test_the_next_question_after_an_announcement_counts_from_it_and_not_from_the_last_tick(worker: Worker) -> None:
+    part(worker, 5)
+    worker.reply(worker.sent(c.ReportPart)[-1].number, Done())
+    worker.now_s += ASK_AGAIN_S / 2
+    worker.effect(e.CheckpointCommitted(job_id="default", to=("a",), step=5, manifest="m"))
+    # The question before the announcement is repeated in its turn, that of the announcement later.
+    worker.pass_time(ASK_AGAIN_S - 0.1)
+    assert len(worker.sent(c.AskCommit)) == 3
+    worker.pass_time(0.2)
+    assert len(worker.sent(c.AskCommit)) == 4
+
+
+def test_a_refused_worker_waits_for_no_commit(worker: Worker) -> None:
+    committing = part(worker, 4)
+    worker.reply(worker.sent(c.ReportPart)[-1].number, Done())
+    reporting, saving, queued = part(worker, 5), part(worker, 6, is_durable=False), part(worker, 7)
+    error = DuplicateWorkerError("default", "a")
+    worker.take(worker.protocol.refuse(error, worker.now_s))
+    assert [worker.answer(number) for number in (committing, reporting, queued)] == [error] * 3
+    assert not worker.is_answered(saving), "whoever writes it has not asked yet"
+
+
 WANTED = e.ManifestWanted(job_id="default", to=("a",), step=5, epoch=0, generation=1, reports=(), cursors="[]")
 
 
@@ -141,3 +164,10 @@ def test_a_manifest_that_nobody_can_write_is_given_up_and_any_other_left_to_anot
     worker.effect(WANTED)
     worker.take(worker.protocol.manifest_failed(5, reason, worker.now_s))
     assert len(worker.sent(c.GiveUpCheckpoint)) == given_up
+
+
+def test_a_manifest_that_is_wanted_again_while_it_is_written_is_written_again_after_a_failure(worker: Worker) -> None:
+    worker.take(worker.protocol.serve_manifests(worker.now_s, is_serving=True))
+    worker.effect(WANTED)
+    worker.effect(WANTED)
+    assert worker.take(worker.protocol.manifest_failed(5, None, worker.now_s)) == [a.WriteManifest(WANTED)]

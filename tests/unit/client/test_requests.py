@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.client.worker import actions as a
+from strata.client.worker.requests import FIRST_RETRY_S, MAX_RETRY_S
 from strata.cluster import commands as c
 from strata.cluster.replies import Done
 from strata.errors import (
@@ -44,6 +45,35 @@ def test_a_question_that_the_journal_refuses_is_asked_until_it_is_answered(worke
         worker.answer_heartbeats()
     worker.reply(number, Done())
     assert worker.answer(number) == Done()
+
+
+def test_pauses_of_a_question_that_is_refused_grow_and_are_bounded(worker: Worker) -> None:
+    number = worker.ask(c.GetKey(key="x"))
+    pauses_s = []
+    for _ in range(7):
+        refused_s = worker.now_s
+        worker.reply(number, REFUSED)
+        while not any(isinstance(each, a.Send) and each.number == number for each in worker.pass_time(0.05)):
+            worker.answer_heartbeats()
+        pauses_s.append(worker.now_s - refused_s)
+    assert pauses_s == pytest.approx([0.2, 0.4, 0.8, 1.6, MAX_RETRY_S, MAX_RETRY_S, MAX_RETRY_S], abs=0.051)
+
+
+def test_a_pause_begins_with_the_refusal_and_not_with_the_last_tick(worker: Worker) -> None:
+    number = worker.ask(c.GetKey(key="x"))
+    worker.now_s += 1.5
+    worker.reply(number, REFUSED)
+    assert worker.pass_time(0.0) == []
+    assert worker.protocol.next_tick_s() == pytest.approx(worker.now_s + 2 * FIRST_RETRY_S)
+
+
+def test_nothing_is_asked_before_the_worker_has_joined() -> None:
+    worker = Worker(joins=False)
+    number = worker.ask(c.GetKey(key="x"))
+    worker.take(worker.protocol.connected(worker.now_s))
+    assert worker.sent(c.GetKey) == []
+    worker.join()
+    assert [sent.number for sent in worker.sent(c.GetKey)] == [number]
 
 
 def test_a_question_with_a_timeout_ends_with_a_lost_coordinator() -> None:
