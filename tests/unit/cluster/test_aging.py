@@ -34,6 +34,17 @@ def test_workers_that_left_do_not_count() -> None:
     assert len(known(bench)) == 5
 
 
+def test_who_is_gone_is_looked_for_once_a_second() -> None:
+    bench = Bench(replace(SMALL, max_departed_per_job=1))
+    bench.join("a", "b", "c")
+    leave(bench, "a", "b")
+    wanted = [
+        any(isinstance(demand, c.ForgetWorkers) for demand in bench.cluster.due(bench.now_s + later_s))
+        for later_s in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)
+    ]
+    assert wanted == [True, False, False, True, False, True]
+
+
 def test_a_worker_that_is_gone_is_forgotten_after_its_time_and_not_before(bench: Bench) -> None:
     bench.join("a", "b")
     leave(bench, "a")

@@ -229,8 +229,9 @@ def test_a_step_that_was_given_up_while_it_collected_does_not_begin_again(bench:
 def test_a_part_without_a_progress_report_that_was_sent_before_it_waits(bench: Bench) -> None:
     """The report was refused for a while: a cut without it would be torn."""
     bench.apply(c.RegisterDataset(dataset_id="d", total_samples=30, shard_size=10))
-    with pytest.raises(OutOfOrderError):
+    with pytest.raises(OutOfOrderError) as caught:
         report(bench, "a", progress=1)
+    assert (caught.value.expected, caught.value.sent) == (1, 2), "the report that is missing, and what would follow it"
     bench.say(c.ReportProgress, "a", sequence=1, step=10, dataset_id="d", epoch=0, spans=((0, 0, 5),))
     report(bench, "a", progress=1)
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from strata.cluster import commands as c
+from strata.cluster.ledger import ledger
+from strata.cluster.ledger.deals import Preparation
 from strata.cluster.replies import ShardLease
 from strata.cluster.values import CommitRecord
 from strata.errors import DatasetConflictError, OutOfOrderError
@@ -108,6 +110,58 @@ def test_a_snapshot_does_not_grow_with_the_shards_that_were_dealt() -> None:
         take(bench, "a")
         ledger = bench.job.ledger.record()
         assert len(json.dumps(ledger["deals"])) < 500
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A job with a dataset that counts as too large to be dealt between two heartbeats."""
+    monkeypatch.setattr(ledger, "LARGE_SHARDS", 10)
+    return bench_with(DataOrder.STICKY)
+
+
+def test_what_was_worked_out_in_a_thread_is_dealt_and_not_worked_out_again(
+    large: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books, workers = large.job.ledger, large.job.membership.ids()
+    preparation = books.preparation("d", 0, workers)
+    assert preparation is not None
+    books.take_over(preparation, *preparation.run())
+    assert books.preparation("d", 0, workers) is None
+    assert books.preparation("d", None, workers) is None, "it says who owns which shard, too"
+    expected = take(bench_with(DataOrder.STICKY), "a")
+    monkeypatch.setattr(Preparation, "run", None)
+    assert take(large, "a") == expected
+    assert books.preparation("d", 0, workers) is None, "it is dealt"
+
+
+def test_what_was_worked_out_before_something_changed_is_not_dealt(large: Bench) -> None:
+    books, workers = large.job.ledger, large.job.membership.ids()
+    preparation = books.preparation("d", 0, workers)
+    assert preparation is not None
+    outcome = preparation.run()
+    report(large, "a", [[4, 0, 10]])
+    books.take_over(preparation, *outcome)
+    assert books.preparation("d", 0, workers) is not None
+    rows = [row for worker in workers for row in take(large, worker)]
+    assert 4 not in [shard for shard, _, _ in rows], "the model has seen it meanwhile"
+
+
+def test_a_lookup_and_a_deal_of_the_same_workers_are_two_preparations(large: Bench) -> None:
+    books, workers = large.job.ledger, large.job.membership.ids()
+    lookup, dealing = books.preparation("d", None, workers), books.preparation("d", 0, workers)
+    assert lookup is not None
+    assert dealing is not None
+    assert not lookup.is_same(dealing)
+    assert not dealing.is_same(lookup)
+    assert lookup.is_same(lookup)
+    books.take_over(lookup, *lookup.run())
+    assert books.preparation("d", None, workers) is None
+    assert books.preparation("d", 0, workers) is not None
+
+
+def test_a_small_dataset_needs_no_preparation() -> None:
+    bench = bench_with(DataOrder.STICKY)
+    assert bench.job.ledger.preparation("d", 0, bench.job.membership.ids()) is None
 
 
 def test_a_dataset_that_only_a_checkpoint_knows_becomes_known_by_it() -> None:

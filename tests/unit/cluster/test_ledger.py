@@ -9,12 +9,14 @@ import pytest
 
 from strata.cluster import Cluster
 from strata.cluster import commands as c
+from strata.cluster.ledger import ledger
 from strata.cluster.replies import ShardLease
 from strata.cluster.values import PartReport
 from strata.errors import (
     DamagedRecordError,
     DatasetConflictError,
     OutOfOrderError,
+    QuotaExceededError,
     RestoreTooLateError,
     UnknownDatasetError,
 )
@@ -146,6 +148,20 @@ def test_datasets_are_registered_once_and_others_are_unknown(bench: Bench) -> No
         bench.apply(c.RegisterDataset(dataset_id="d", total_samples=96, shard_size=10))
     with pytest.raises(UnknownDatasetError):
         bench.say(c.LeaseShards, "a", dataset_id="x", epoch=0)
+
+
+def test_a_dataset_of_too_many_shards_is_refused_by_itself_and_in_a_checkpoint(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report(bench, "a", 1, [(4, 0, 5)])
+    cursors = bench.job.ledger.cut(1)
+    monkeypatch.setattr(ledger, "MAX_SHARDS_PER_DATASET", 9)
+    with pytest.raises(QuotaExceededError, match="9 shards in one dataset"):
+        bench.apply(c.RegisterDataset(dataset_id="e", total_samples=91, shard_size=10))
+    assert set(bench.job.ledger.datasets) == {"d"}
+    with pytest.raises(QuotaExceededError, match="9 shards in one dataset"):
+        bench.job.ledger.roll_back(cursors)
+    bench.apply(c.RegisterDataset(dataset_id="e", total_samples=90, shard_size=10))
 
 
 def test_a_snapshot_brings_everything_back_to_the_byte(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.commands import WorkerState
 from strata.cluster.events import Cause
-from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks
+from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks, split_incarnation
 from strata.errors import (
     DuplicateWorkerError,
     IllegalTransitionError,
@@ -202,7 +202,9 @@ def test_every_change_is_an_event_with_its_reason(bench: Bench) -> None:
     bench.say(c.Goodbye, "a", reason="preempted")
     following, events = bench.cluster.events.since(0)
     assert [event.reason for event in events] == ["1: a joined", "2: b joined", "3: a left: preempted"]
+    assert following == len(events), "the number to ask for next counts the events"
     assert bench.cluster.events.since(following) == (following, [])
+    assert bench.cluster.events.since(following - 1) == (following, events[-1:])
 
 
 def test_a_worker_that_cannot_speak_keeps_its_lease_while_its_keep_alive_process_speaks(bench: Bench) -> None:
@@ -246,6 +248,14 @@ def test_a_process_that_was_replaced_never_comes_back(bench: Bench) -> None:
             with pytest.raises(DuplicateWorkerError):
                 again.join("a", incarnation=f"old.{life}")
         assert again.cluster.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "process", "life"),
+    [("1-p.2", "1-p", 2), ("p.q.13", "p.q", 13), ("7", "7", 0), ("1-p", "1-p", 0), ("p.x", "p.x", 0), (".3", ".3", 0)],
+)
+def test_an_incarnation_without_the_number_of_a_life_is_a_process(incarnation: str, process: str, life: int) -> None:
+    assert split_incarnation(incarnation) == (process, life)
 
 
 def test_a_process_that_was_declared_dead_joins_again_in_its_next_life_only(bench: Bench) -> None:

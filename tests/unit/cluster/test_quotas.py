@@ -109,6 +109,18 @@ def test_a_save_above_the_hard_quota_is_refused_and_training_goes_on() -> None:
     save(bench, 4, 400)
 
 
+def test_requests_are_counted_while_a_tenant_has_a_rate() -> None:
+    assert not Bench().cluster.access.has_rates
+    assert not Shared(jobs=1).cluster.access.has_rates
+    bench = Shared(requests_per_s=5)
+    assert bench.cluster.access.has_rates
+    assert bench.restarted().cluster.access.has_rates
+    bench.apply(t.SetTenant(tenant="vision"))
+    assert not bench.cluster.access.has_rates
+    bench.apply(t.SetTenant(tenant="vision", quotas=Quotas(requests_per_s=1)))
+    assert bench.cluster.access.has_rates
+
+
 def test_a_quota_that_is_lowered_takes_nothing_away() -> None:
     bench = Shared()
     for worker in ("w0", "w1"):

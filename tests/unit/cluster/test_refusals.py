@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strata.cluster import Cluster, validation
 from strata.cluster import commands as c
 from strata.cluster.access import Role
+from strata.cluster.access.administration import CreateToken
 from strata.cluster.access.quotas import Quotas
 from strata.cluster.validation import check_fields
 from strata.cluster.values import CommitRecord, Divergence, Incarnation, Meeting, PartReport, Span, WorkerAccount
@@ -252,6 +253,23 @@ def test_hostile_text_elsewhere_is_refused_too(text: str) -> None:
 def test_a_timeout_is_a_time(timeout_s: float) -> None:
     with pytest.raises(ValueError, match=r"timeout_s is .*; use seconds above 0"):
         check_fields(replace(ARRIVAL, timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("expires_s", [math.nan, math.inf, -1.0, 0.0, 1e300])
+def test_a_token_expires_at_a_time_or_never(expires_s: float) -> None:
+    token = CreateToken(token_id="k", sha256="0" * 64)
+    with pytest.raises(ValueError, match=r"expires_s is .*; use seconds since 1970"):
+        check_fields(replace(token, expires_s=expires_s))
+    for allowed in (token, replace(token, expires_s=2e9)):
+        assert check_fields(allowed) is allowed
+
+
+def test_only_so_many_senders_are_remembered_as_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_senders", set())
+    monkeypatch.setattr(validation, "MAX_SENDERS", 3)
+    for number in range(10):
+        check_fields(replace(BEAT, worker_id=f"w{number}"))
+        assert 1 <= len(validation._senders) <= 3
 
 
 @pytest.mark.parametrize(
