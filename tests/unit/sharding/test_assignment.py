@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -201,6 +202,14 @@ def test_bytes_bring_back_an_equal_assignment_that_can_be_built_on(shards: int, 
     assert copy == assignment
     assert copy.digest() == assignment.digest()
     assert assign("d", shards, workers | {"new"}, copy) == assign("d", shards, workers | {"new"}, assignment)
+
+
+@pytest.mark.parametrize(("workers", "owner_bytes"), [(256, 1), (257, 2)])
+def test_an_owner_takes_one_byte_while_all_workers_fit_into_it(workers: int, owner_bytes: int) -> None:
+    assignment = assign("d", 1_000, [f"w{number}" for number in range(workers)])
+    data = assignment.to_bytes()
+    assert json.loads(data.splitlines()[1])["owner_bytes"] == owner_bytes
+    assert Assignment.from_bytes(data) == assignment
 
 
 def test_bytes_are_one_per_shard_for_up_to_256_workers() -> None:

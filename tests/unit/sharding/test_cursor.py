@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from strata.errors import DamagedRecordError, NoWorkersError
 from strata.sharding import Assignment, EpochOrder, GlobalCursor, RangeSet, StickyCursor, assign, cursor_from_json
+from strata.sharding.cursor import check_spans, span_positions, spans_of
 
 WORKERS = st.lists(st.sampled_from([f"w{number}" for number in range(9)]), min_size=1, max_size=7, unique=True)
 SIZES = {"total_samples": st.integers(1, 120), "shard_size": st.integers(1, 20), "seed": st.integers(0, 9)}
@@ -160,6 +161,27 @@ def test_each_share_is_in_the_order_of_the_epoch(total_samples: int, shard_size:
         assert (np.diff(order.ranks_of(spans[:, 0])) > 0).all()
 
 
+@given(pairs=st.lists(st.tuples(st.integers(0, 119), st.integers(1, 9)), max_size=6), window=st.integers(1, 4), **SIZES)
+def test_spans_name_exactly_the_positions_that_they_were_made_of(
+    pairs: list[tuple[int, int]], window: int, total_samples: int, shard_size: int, seed: int
+) -> None:
+    order = EpochOrder(total_samples, shard_size, seed=seed, window_shards=window)
+    starts = [min(start, total_samples) for start, _ in pairs]
+    positions = RangeSet(starts, [min(start + length, total_samples) for start, length in pairs])
+    spans = spans_of(order, positions)
+    assert span_positions(order, spans) == positions
+    if window > 1:
+        assert spans.tolist() == [[0, start, stop] for start, stop in positions], "positions of the whole epoch"
+
+
+@pytest.mark.parametrize("span", [(1, 0, 1), (0, 0, 96), (0, -1, 5), (-1, 0, 1)])
+def test_a_span_outside_the_epoch_is_refused_where_windows_are_several_shards(span: tuple[int, int, int]) -> None:
+    order = EpochOrder(95, 10, window_shards=3)
+    check_spans(order, [(0, 0, 95)])
+    with pytest.raises(ValueError, match=r"of a dataset that has 0 to 0|of shard 0, which has 95"):
+        check_spans(order, [span])
+
+
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_merging_global_cursors_keeps_the_further(first: int, second: int) -> None:
     merged = GlobalCursor(1, first).merge(GlobalCursor(1, second))
@@ -215,6 +237,8 @@ def test_cursors_of_other_epochs_and_datasets_are_refused() -> None:
     order = EpochOrder(100, 10, epoch=1)
     with pytest.raises(ValueError, match="a cursor of epoch 0 with the order of epoch 1"):
         StickyCursor(0).remaining(order)
+    with pytest.raises(ValueError, match="a cursor of epoch 0 with the order of epoch 1"):
+        GlobalCursor(0).remaining(order)
     with pytest.raises(ValueError, match="position 101 of an epoch of 100 samples"):
         GlobalCursor(1, 101).remaining(order)
     with pytest.raises(ValueError, match="position 101 of an epoch of 100 samples"):
