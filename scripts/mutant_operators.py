@@ -21,7 +21,7 @@ from scripts.mutants import Function, MutantKey, Source, changed_lines, sample
 ROOT = Path(__file__).resolve().parents[1]
 
 
-class RemoveStatement(Operator):  # type: ignore[misc]
+class RemoveStatement(Operator):
     """Replace a statement that has an effect by ``pass``: a call, an assignment to an attribute or item, a ``del``."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:

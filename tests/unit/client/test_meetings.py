@@ -58,7 +58,7 @@ def offered(worker: Worker) -> list[int]:
     """Let the worker join again, and return the rounds whose releases it offers."""
     worker.take(worker.protocol.lost(worker.now_s))
     worker.join()
-    return [meeting.round for meeting in worker.sent(c.OfferReleases)[-1].command.meetings]  # type: ignore[attr-defined]
+    return [meeting.round for meeting in worker.sent(c.OfferReleases)[-1].command.meetings]
 
 
 def test_the_newest_releases_are_kept_and_no_more_than_a_bound(worker: Worker) -> None:
