@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STRATA := $(VENV)/.strata
 READY := $(VENV)/.ready
 PARTS ?=
-# Tests of make test compute, so they take one process a core; those of make test-full mostly wait, so they take two.
+# Tests of make test compute more than they wait, and those of make test-full the other way round.
 CORES ?= $(shell nproc 2>/dev/null || echo 2)
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
@@ -32,7 +32,7 @@ demo: $(STRATA)  ## a run that is killed and rescaled in front of your eyes, and
 	@$(BIN)/strata demo
 
 test: $(READY)  ## run the tests that need nothing but this environment, in at most 5 minutes
-	$(BIN)/pytest -n $(CORES) --dist loadgroup -m "(quick or not full) and not slow"
+	$(BIN)/pytest -n $$((1 + $(CORES))) --dist loadgroup -m "(quick or not full) and not slow"
 
 test-full: $(READY)  ## run the other tests, on the real servers that make services installs, in at most 15 minutes
 	$(BIN)/pytest -n $$((2 * $(CORES))) --dist loadgroup -m "full and not quick and not slow"

@@ -28,6 +28,8 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)  # pytest looks at everything in a module when it collects
         return getattr(importlib.import_module(self._name), attribute)
 
 
