@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-slow test-deep fuzz mutate test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
+.PHONY: help setup demo test test-full test-slow test-deep fuzz mutate coverage test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ fuzz: $(READY)  ## send 10,000 mutated messages to each transport of a coordinat
 mutate: $(READY)  ## change the code in MUTANTS places per package and see whether tests notice; SEED says where, PACKAGES="wire" which
 	@$(PYTHON) scripts/environment.py $(VENV) requirements/mutate.txt
 	$(BIN)/python -m scripts.mutate --mutants $(or $(MUTANTS),40) --seed $(or $(SEED),1) $(PACKAGES)
+
+coverage: $(READY)  ## run the tests, and list the lines of src/ that none executes; fails if one is not in tests/uncovered.toml
+	rm -rf build/coverage
+	CI=true $(BIN)/coverage run -m pytest -n $$((1 + $(CORES))) --dist loadgroup -m "not slow"
+	$(BIN)/python -m scripts.uncovered
 
 check: $(READY)  ## formatting, lint, types, layers, generated files
 	$(BIN)/ruff format --check --quiet .
