@@ -28,6 +28,7 @@ from strata.cluster.events import BarrierReleased, Cause, Effect, ManifestWanted
 from strata.cluster.replies import HeartbeatReply, Reply, RestorePoint
 from strata.cluster.values import PartReport
 from strata.errors import (
+    AccessError,
     CheckpointError,
     CheckpointTimeoutError,
     CoordinatorLostError,
@@ -316,7 +317,7 @@ class Driver:
         self._channels = {address: channel for address, channel in self._channels.items() if address in names}
         for address, name in names.items():
             if address != self._address:
-                with suppress(CoordinatorLostError, TokenFileError, UntrustedCoordinatorError, UnauthenticatedError):
+                with suppress(CoordinatorLostError, AccessError):
                     await self._describe(address, name, DESCRIBE_S)
 
     async def _describe(self, address: str, name: str, timeout_s: float) -> pb.Description:

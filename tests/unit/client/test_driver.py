@@ -16,7 +16,7 @@ from strata.client.dial import Dial
 from strata.client.driver import Driver
 from strata.client.transport import ChannelTransport
 from strata.cluster import commands as c
-from strata.errors import ProtocolMismatchError
+from strata.errors import ProtocolMismatchError, UnsafeTokenError
 from strata.wire import PROTOCOL
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.pace import stretch
@@ -138,3 +138,20 @@ def test_a_client_with_an_address_that_is_none_leaves_no_thread_behind() -> None
     with pytest.raises(ValueError, match="use http:"):
         Client("http://:", "a")
     assert threading.active_count() == before
+
+
+async def test_a_replica_that_must_not_get_the_token_does_not_keep_the_others_from_being_found(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(_: object, address: str, **__: object) -> pb.Description:
+        if address == "10.0.0.5:1":
+            raise UnsafeTokenError(address)
+        return pb.Description(channel_url=channel.url if address == "127.0.0.1:1" else "ws://127.0.0.1:9")
+
+    monkeypatch.setattr("strata.client.driver.describe", describe)
+    driver = Driver("127.0.0.1:1,127.0.0.1:3,10.0.0.5:1", WORKER)
+    running = asyncio.create_task(driver.run())
+    await asyncio.to_thread(wait_until, lambda: len(driver.channels) == 2, "the channel of the third replica")
+    assert [each.url for each in driver.channels] == [channel.url, "ws://127.0.0.1:9"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
