@@ -52,7 +52,9 @@ def test_the_public_names_are_these() -> None:
         assert getattr(strata, name) is not None
 
 
-def test_importing_strata_loads_no_library_and_starts_nothing() -> None:
+def test_importing_strata_loads_no_library_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # coverage.py would load libraries of its own before strata is imported.
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     script = (
         "import sys, threading, json; import strata;print(json.dumps([sorted(sys.modules), threading.active_count()]))"
     )
