@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 
@@ -24,7 +25,7 @@ from strata.coordinator.frames import EffectFrames, read_command, write_reply, w
 from strata.coordinator.lookups import ShardLookups
 from strata.coordinator.sharing.turns import Turns
 from strata.coordinator.speakers import SPEAKING, Speakers
-from strata.errors import BadCommandError, StrataError
+from strata.errors import BadCommandError, JournalUnavailableError, StrataError
 from strata.wire._generated import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -137,8 +138,10 @@ class Sessions:
         self._waiters.setdefault(key, set()).add(future)
         try:
             while not future.done():
-                # Again, because arrivals are not durable: if the journal refuses a write, they are forgotten.
-                await dispatcher.ask(command, by)
+                # Again, because arrivals are not durable: if the journal refuses a write, they are forgotten, and one
+                # that came during that write is refused with it.
+                with suppress(JournalUnavailableError):
+                    await dispatcher.ask(command, by)
                 await asyncio.wait((future,), timeout=ARRIVE_AGAIN_S)
             return future.result()
         finally:

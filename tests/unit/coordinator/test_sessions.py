@@ -134,3 +134,26 @@ async def test_whoever_waits_at_a_barrier_by_a_single_call_is_released_though_th
     async with asyncio.timeout(stretch(20)):
         last = await sessions.wait_for_barrier(dispatcher, arrivals[1], ("", ""))
         assert await waiting == last
+
+
+async def test_whoever_arrives_by_a_single_call_during_a_write_that_the_journal_refuses_waits_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ARRIVE_AGAIN_S", 0.01)
+    journal, sessions = SlowJournal(), Sessions()
+    dispatcher = Dispatcher(journal, limits=Limits(), clock=SystemClock(), deliver=sessions.deliver)
+    for worker in "ab":
+        await dispatcher.ask(c.RegisterWorker(worker_id=worker, incarnation="1"))
+    arrivals = [c.ArriveAtBarrier(worker_id=worker, incarnation="1", generation=2, name="step") for worker in "ab"]
+    journal.full = True
+    journal.gate.clear()
+    refused = asyncio.create_task(dispatcher.ask(c.RegisterWorker(worker_id="c", incarnation="1")))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(sessions.wait_for_barrier(dispatcher, arrivals[0], ("", "")))
+    await asyncio.sleep(0)
+    journal.gate.set()
+    with pytest.raises(JournalUnavailableError):
+        await refused
+    async with asyncio.timeout(stretch(20)):
+        last = await sessions.wait_for_barrier(dispatcher, arrivals[1], ("", ""))
+        assert await waiting == last
