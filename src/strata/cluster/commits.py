@@ -116,15 +116,10 @@ class Commits:
             return CommitProgress(phase="aborted", reason=reason)
         return CommitProgress(phase="unknown")
 
-    def report(self, command: ReportPart, workers: tuple[str, ...], *, now_s: float) -> Pending | None:
-        """Note a durable part; the first one begins the checkpoint, of the workers that are present then.
-
-        Returns None if the part is in a checkpoint that is committed already.
-        """
+    def report(self, command: ReportPart, workers: tuple[str, ...], *, now_s: float) -> Pending:
+        """Note a durable part; the first one begins the checkpoint, of the workers that are present then."""
         pending = self.pending.get(command.step)
         if command.step in self.committed:
-            if command.report.path in self._reports_of.get(command.step, ()):
-                return None  # its first reply was lost, and meanwhile all was well
             raise StepTakenError(command.job_id, command.step)
         if pending is None:
             given_up = self._given_up.get(command.step)

@@ -68,7 +68,7 @@ class JobCheckpoints(ABC):
         effects: list[Effect] = []
         for step in self.commits.passed_by(command.worker_id, command.step):
             effects += self._abort(step, f"{command.worker_id} has saved step {command.step} without it", now_s)
-        if pending is None or not pending.is_collecting or pending.missing():
+        if not pending.is_collecting or pending.missing():
             return Done(), effects
         pending.cursors = self.ledger.cut(pending.step)
         return Done(), effects + self._ask_for_manifest(pending, now_s)
