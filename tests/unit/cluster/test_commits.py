@@ -327,3 +327,30 @@ def test_a_checkpoint_cannot_begin_behind_a_newer_one(bench: Bench) -> None:
     with pytest.raises(CheckpointAbortedError, match="step 20 was committed before it began"):
         report(bench, "a", step=10)
     assert bench.job.commits.pending == {}
+
+
+def test_a_step_whose_manifest_is_being_written_takes_no_part_of_a_later_generation(bench: Bench) -> None:
+    for worker in "abc":
+        report(bench, worker)
+    bench.join("d")
+    with pytest.raises(StepTakenError):
+        report(bench, "a", path="step_10/again")
+    assert bench.job.commits.pending[10].reports["a"].path == "step_10/a"
+
+
+def test_a_manifest_waits_for_a_worker_when_all_are_gone(bench: Bench) -> None:
+    for worker in "abc":
+        report(bench, worker)
+    bench.apply(c.FailWorkers(workers=(("a", "1"), ("b", "1"), ("c", "1")), reason="killed"))
+    assert bench.apply(c.AskForManifest(step=10))[1] == []
+    bench.join("d")
+    wanted = [effect for effect in bench.pass_time(0.1) if isinstance(effect, e.ManifestWanted)]
+    assert [effect.to for effect in wanted] == [("d",)]
+
+
+def test_only_the_newest_commits_remember_their_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.cluster.commits.MAX_REMEMBERED", 2)
+    for step in (10, 20, 30):
+        commit(bench, step)
+    phases = [bench.job.commits.progress(step, f"step_{step}/a").phase for step in (10, 20, 30)]
+    assert phases == ["unknown", "committed", "committed"]

@@ -195,3 +195,12 @@ def test_an_audit_of_an_epoch_that_nobody_began_changes_nothing(bench: Bench) ->
     before = bench.job.ledger.cut(1)
     assert bench.job.ledger.audit("d", 7).missing.named == RangeSet([0], [95])
     assert bench.job.ledger.cut(1) == before
+
+
+def test_progress_and_skips_of_a_dataset_that_nobody_registered_are_refused(bench: Bench) -> None:
+    before = bench.cluster.snapshot()
+    with pytest.raises(UnknownDatasetError, match="dataset 'x' is not registered"):
+        bench.say(c.ReportProgress, "a", sequence=1, dataset_id="x", epoch=0, step=1, spans=((0, 0, 1),))
+    with pytest.raises(UnknownDatasetError, match="dataset 'x' is not registered"):
+        bench.say(c.SkipSamples, "a", dataset_id="x", start=0, stop=1, reason="cannot be read")
+    assert bench.cluster.snapshot() == before

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster.access import Principal, Role
 from strata.cluster.access import administration as t
@@ -153,3 +154,21 @@ def test_a_bucket_says_how_long_to_wait_and_forgets_no_debt() -> None:
     assert bucket.take(1.0) == 0.5
     # A clock that goes back gives nothing.
     assert bucket.take(0.0) == 1.0
+
+
+def test_limits_of_the_coordinator_hold_for_every_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(Limits(max_tenants=1, max_datasets_per_job=1))
+    bench.apply(t.CreateTenant(tenant="vision"))
+    with pytest.raises(QuotaExceededError, match="tenants") as caught:
+        bench.apply(t.CreateTenant(tenant="speech"))
+    assert caught.value.limit == 1
+    bench.apply(t.CreateTenant(tenant="vision"))
+    data = {"total_samples": 10, "shard_size": 5}
+    bench.apply(c.RegisterDataset(dataset_id="d", **data))
+    with pytest.raises(QuotaExceededError, match="datasets in one job"):
+        bench.apply(c.RegisterDataset(dataset_id="e", **data))
+    monkeypatch.setattr("strata.cluster.ledger.ledger.MAX_SHARDS_PER_DATASET", 2)
+    before = bench.cluster.snapshot()
+    with pytest.raises(QuotaExceededError, match="shards in one dataset"):
+        bench.apply(c.RegisterDataset(job_id="other", dataset_id="d", total_samples=11, shard_size=5))
+    assert bench.cluster.snapshot() == before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.cluster import Cluster, validation
 from strata.cluster import commands as c
 from strata.cluster.access import Role
-from strata.cluster.access.administration import CreateToken
+from strata.cluster.access import administration as t
 from strata.cluster.access.quotas import Quotas
 from strata.cluster.validation import check_fields
 from strata.cluster.values import CommitRecord, Divergence, Incarnation, Meeting, PartReport, Span, WorkerAccount
@@ -257,7 +257,7 @@ def test_a_timeout_is_a_time(timeout_s: float) -> None:
 
 @pytest.mark.parametrize("expires_s", [math.nan, math.inf, -1.0, 0.0, 1e300])
 def test_a_token_expires_at_a_time_or_never(expires_s: float) -> None:
-    token = CreateToken(token_id="k", sha256="0" * 64)
+    token = t.CreateToken(token_id="k", sha256="0" * 64)
     with pytest.raises(ValueError, match=r"expires_s is .*; use seconds since 1970"):
         check_fields(replace(token, expires_s=expires_s))
     for allowed in (token, replace(token, expires_s=2e9)):
@@ -294,3 +294,52 @@ def test_a_reason_of_a_megabyte_is_cut_and_not_refused() -> None:
     assert isinstance(command, c.Goodbye)
     assert len(command.reason) == validation.MAX_REASON
     assert check_fields(BEAT) is BEAT
+
+
+MANY = validation.MAX_ROWS + 1
+ACCOUNT = WorkerAccount(*([0.0] * 8), *([0] * 5))
+RELEASE = c.BringRelease(worker_id="w", incarnation="1", generation=1, name="b", round=1, payloads=(), waited_s=0.0)
+REPORT = c.ReportPart(worker_id="w", incarnation="1", generation=1, step=1, epoch=0, report=PartReport("p", 1, "d"))
+TOKEN = t.CreateToken(tenant="default", token_id="x", sha256="ab" * 32, role=Role.WORKER, name="n")
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (replace(RELEASE, waited_s=math.nan), "waited_s is nan; use seconds from 0"),
+        (replace(REPORT, report=None), "report is missing; say where"),
+        (
+            replace(BEAT, resources={str(number): 1.0 for number in range(65)}),
+            "resources has 65 values; use at most 64",
+        ),
+        (replace(BEAT, resources={"\x1b[2J": 1.0}), "use 1 to 64 printable characters"),
+        (replace(BEAT, account=ACCOUNT._replace(saves=(None,) * 17)), "account has 17 saves; send at most 16"),
+        (c.ForgetCheckpoints(steps=(1,) * MANY), f"steps has {MANY} numbers; send at most"),
+        (c.ForgetCheckpoints(steps=(-1,)), "steps is -1"),
+        (c.FailWorkers(workers=(Incarnation("w", "1"),) * MANY, reason=""), f"workers has {MANY} rows; send at most"),
+        (replace(TOKEN, sha256="secret"), "sha256 has 6 characters; send the SHA-256"),
+        (replace(TOKEN, expires_s=math.nan), "expires_s is nan; use seconds since 1970"),
+        (t.ForgetTokens(tenant="default", token_ids=("x",) * MANY), f"token_ids has {MANY} rows; send at most"),
+        (t.ForgetTokens(tenant="default", token_ids=("../up",)), "token id"),
+    ],
+)
+def test_what_is_too_much_or_none_of_its_kind_is_refused_at_the_edge(command: c.Command, problem: str) -> None:
+    with pytest.raises(StrataError) as caught:
+        check_fields(command)
+    assert problem in str(caught.value)
+
+
+def test_senders_beyond_the_size_of_the_cache_are_still_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MAX_SENDERS", 2)
+    monkeypatch.setattr(validation, "_senders", set())
+    for number in range(5):
+        check_fields(replace(BEAT, worker_id=f"w{number}"))
+    assert len(validation._senders) <= 2
+    with pytest.raises(StrataError, match="use 1 to"):
+        check_fields(replace(BEAT, worker_id="../up"))
+
+
+def test_a_divergence_of_many_ranks_names_the_first_few() -> None:
+    text = str(Divergence(tuple(range(40)), "w", 1))
+    assert text.startswith("ranks 0, 1, ")
+    assert text.endswith(" more held other values of w")

@@ -86,3 +86,13 @@ def test_a_listing_that_is_older_than_a_deletion_brings_nothing_back(bench: Benc
     bench.apply(c.ForgetCheckpoints(steps=(10, 20)))
     bench.apply(listing)
     assert sorted(bench.job.commits.committed) == [30]
+
+
+def test_whoever_goes_on_from_a_checkpoint_that_an_operator_removes_restores_again(bench: Bench) -> None:
+    for step in (10, 20):
+        commit(bench, step)
+    assert restore_step(bench, "a") == 20
+    _, (changed,) = bench.apply(c.ForgetCheckpoints(steps=(20,), even_newest=True))
+    assert isinstance(changed, e.GenerationChanged)
+    assert (changed.to, changed.reason) == (("a", "b", "c"), "an operator removed its checkpoint")
+    assert [restore_step(bench, worker) for worker in "abc"] == [10, 10, 10]
