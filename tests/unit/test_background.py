@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
 
+from strata import background
 from strata.background import BackgroundLoop
 from tests.testbed.pace import stretch
 
@@ -44,3 +46,23 @@ def test_in_a_forked_child_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="a Test does not survive a fork; make one in the new process"):
         loop.submit(name_of_thread())
+
+
+def test_what_cannot_be_closed_at_exit_is_logged_and_the_others_are_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = []
+
+    class Owner:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self, *, timeout_s: float) -> None:
+            closed.append(self.name)
+            raise RuntimeError(f"{self.name} cannot be closed")
+
+    owners = [Owner("one"), Owner("two")]
+    monkeypatch.setattr(background, "_at_exit", weakref.WeakSet(owners))
+    background._close_all()
+    assert sorted(closed) == ["one", "two"]
+    assert caplog.text.count("pending saves could not be finished at exit") == 2

@@ -32,6 +32,8 @@ from strata.storage.local.direct import (
     WriteMode,
     read_file,
 )
+from strata.storage.local.directory import sync_directory
+from strata.storage.local.open_files import open_direct
 from strata.storage.local.root import Root
 from strata.storage.local.temporary import DIRECTORY, TemporaryFile, sweep
 from tests.testbed.pace import stretch
@@ -313,3 +315,112 @@ def test_open_files_read_any_piece_and_name_what_is_missing_or_too_short(tmp_pat
             files.read_into("x", memoryview(bytearray(10)), 3 * MIB, threading.Event())
         with pytest.raises(ObjectNotFoundError, match="nothing"):
             files.read_into("nothing", memoryview(bytearray(1)), 0, threading.Event())
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, *, where: str = "") -> None:
+    """Let a function of os fail with this errno, if one of its arguments contains ``where``."""
+    real = getattr(os, name)
+
+    def fail(*arguments: object, **options: object) -> object:
+        if any(where in str(each) for each in arguments):
+            raise OSError(number, os.strerror(number))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, fail)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+async def test_a_file_system_that_refuses_direct_io_is_written_through_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.open
+
+    def refuse_direct(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_DIRECT:
+            # As some kernels do: the file is made before the flag is refused.
+            os.close(real(path, flags & ~os.O_DIRECT, mode, dir_fd=dir_fd))
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse_direct)
+    storage = LocalStorage(tmp_path)
+    await storage.write("x", bytes(2 * MIB))
+    assert storage.write_mode == "buffered"
+    assert await storage.read("x") == bytes(2 * MIB)
+    assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
+async def test_a_disk_that_fails_while_it_is_probed_is_no_disk_without_direct_io(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def fail_direct(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", fail_direct)
+    storage = LocalStorage(tmp_path)
+    with pytest.raises(StorageError, match="Input/output error"):
+        await storage.write("x", bytes(2 * MIB))
+    assert storage.write_mode is None
+
+
+async def test_a_directory_that_cannot_be_synced_is_an_error_unless_its_file_system_has_no_such_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        failing(monkeypatch, "fsync", errno.EINVAL)
+        sync_directory(directory)
+        failing(monkeypatch, "fsync", errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            sync_directory(directory)
+    finally:
+        os.close(directory)
+
+
+async def test_a_delete_says_that_a_directory_could_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("a/b", b"x")
+    failing(monkeypatch, "rmdir", errno.EIO)
+    with pytest.raises(StorageError, match="Input/output error"):
+        await storage.delete("a/b")
+    assert not await storage.exists("a/b")
+
+
+async def test_a_file_that_cannot_be_opened_past_the_page_cache_is_read_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    failing(monkeypatch, "open", errno.EINVAL, where="/proc/self/fd")
+    with (tmp_path / "x").open("rb") as file:
+        assert open_direct(file.fileno()) is None
+    assert await LocalStorage(tmp_path).read("x") == b"abc"
+
+
+def test_a_parent_that_is_pruned_again_and_again_ends_a_publish_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TemporaryFile(Root(tmp_path))
+    file.close()
+    file.open(direct=False)
+    failing(monkeypatch, "rename", errno.ENOENT)
+    with pytest.raises(FileNotFoundError):
+        file.publish("a/b", replace=True)
+    monkeypatch.undo()
+    file.publish("a/b", replace=True)
+    file.close()
+    assert (tmp_path / "a/b").exists()
+
+
+def test_a_sweep_leaves_links_alone(tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / "kept").write_bytes(b"x")
+    (tmp_path / DIRECTORY / "link").symlink_to(tmp_path / "kept")
+    assert sweep(Root(tmp_path)) == 0
+    assert (tmp_path / DIRECTORY / "link").is_symlink()
+    assert (tmp_path / "kept").read_bytes() == b"x"
