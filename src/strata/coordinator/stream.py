@@ -56,6 +56,10 @@ async def lasting_call(context: Context) -> AsyncIterator[Callable[[str], None]]
         if reason is None:
             raise
         task.uncancel()
+    except grpc.aio.InternalError:
+        # A message could not be sent: the client is gone, and nobody is left to be told.
+        reason = "it is over"
+        return
     await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
 
 
@@ -133,7 +137,11 @@ class FrameStream:
                 self._changed.clear()
                 await self._changed.wait()
             data = self._unsent.popleft()
-            await self._context.write(data)
+            try:
+                await self._context.write(data)
+            except grpc.aio.InternalError:
+                # The client is gone, which is noticed here before its half of the stream ends.
+                raise EOFError from None
             self._unsent_bytes -= len(data)
             self._may_read.set()
             self._budget.note(self, self._unsent_bytes)
