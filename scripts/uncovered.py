@@ -1,7 +1,8 @@
 """Fail when a line of src/ is executed by no test and is not listed in tests/uncovered.toml, or when an entry is stale.
 
 ``make coverage`` runs it after the tests. It combines what the processes measured, prints the unexecuted lines of each
-file, and writes build/coverage/html, which also has the branches. An entry of tests/uncovered.toml has these keys:
+file, and writes build/coverage/html, which also has the branches. With ``--entries`` it prints entries for all lines
+that are not listed, to be put into tests/uncovered.toml with a reason each. An entry has these keys:
 
 file       its path below src/
 function   the qualified name of a function; without it, code outside of functions is meant
@@ -12,7 +13,9 @@ sometimes  true if chance decides whether a test executes them; such an entry is
 
 from __future__ import annotations
 
+import argparse
 import ast
+import json
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -87,36 +90,68 @@ def _name_functions(node: ast.AST, scope: str, functions: dict[int, str]) -> Non
 
 
 def judge(files: dict[str, list[Line]], entries: list[Entry]) -> list[str]:
-    """Return a sentence for each unexecuted line that is not listed, and for each entry that is stale."""
-    problems = []
-    listed: set[tuple[str, int]] = set()
-    for entry in entries:
-        lines = files.get(entry.file, [])
-        own = [line for line in lines if line.function == entry.function] if entry.function or entry.lines else lines
-        if not own:
-            problems.append(f"{entry}: is listed, and does not exist")
-        for text in entry.lines:
-            same = [line for line in own if line.text == text]
-            unexecuted = [line for line in same if not line.is_executed]
-            listed.update((entry.file, line.number) for line in unexecuted)
-            if own and not same:
-                problems.append(f"{entry}: is listed with a line that does not exist: {text}")
-            elif own and not unexecuted and not entry.sometimes:
-                problems.append(f"{entry}: is listed with a line that a test executes: {text}")
-        if not entry.lines:
-            listed.update((entry.file, line.number) for line in own if not line.is_executed)
-            executed = [line for line in own if line.is_executed]
-            if executed and not entry.sometimes:
-                problems.append(
-                    f"{entry}: is listed, and a test executes line {executed[0].number}: {executed[0].text}"
-                )
-    problems += [
+    """Return a sentence for each entry that is stale, and for each unexecuted line that is not listed."""
+    problems = [f"{entry}: is listed{problem}" for entry in entries for problem in _find_stale(files, entry)]
+    return problems + [
         f"{file}:{line.number}: no test executes this line of {line.function or 'the module'}: {line.text}"
-        for file, lines in files.items()
+        for file, lines in find_unlisted(files, entries).items()
         for line in lines
-        if not line.is_executed and (file, line.number) not in listed
     ]
+
+
+def find_unlisted(files: dict[str, list[Line]], entries: list[Entry]) -> dict[str, list[Line]]:
+    """Return the lines of each file that no test executes and no entry names."""
+    listed = {(entry.file, line.number) for entry in entries for line in _named_by(files, entry)}
+    return {
+        file: [line for line in lines if not line.is_executed and (file, line.number) not in listed]
+        for file, lines in files.items()
+    }
+
+
+def _named_by(files: dict[str, list[Line]], entry: Entry) -> list[Line]:
+    lines = files.get(entry.file, [])
+    if entry.function or entry.lines:
+        lines = [line for line in lines if line.function == entry.function]
+    return [line for line in lines if not entry.lines or line.text in entry.lines]
+
+
+def _find_stale(files: dict[str, list[Line]], entry: Entry) -> list[str]:
+    named = _named_by(files, entry)
+    if not named:
+        return [", and does not exist"]
+    if not entry.lines:
+        executed = [line for line in named if line.is_executed and not entry.sometimes]
+        return [f", and a test executes line {line.number}: {line.text}" for line in executed[:1]]
+    problems = []
+    for text in entry.lines:
+        same = [line for line in named if line.text == text]
+        if not same:
+            problems.append(f" with a line that does not exist: {text}")
+        elif all(line.is_executed for line in same) and not entry.sometimes:
+            problems.append(f" with a line that a test executes: {text}")
     return problems
+
+
+def write_entries(files: dict[str, list[Line]], entries: list[Entry]) -> str:
+    """Return entries, without reasons, for all lines that no test executes and no entry names."""
+    written = []
+    for file, unlisted in find_unlisted(files, entries).items():
+        if len(unlisted) == len(files[file]):
+            written += [_write_entry(file, "", [])] if unlisted else []
+            continue
+        for function in dict.fromkeys(line.function for line in unlisted):
+            own = [line for line in unlisted if line.function == function]
+            is_whole = function and len(own) == sum(line.function == function for line in files[file])
+            written.append(_write_entry(file, function, [] if is_whole else [line.text for line in own]))
+    return "\n".join(written)
+
+
+def _write_entry(file: str, function: str, lines: list[str]) -> str:
+    # A string of JSON is one of TOML.
+    rows = [f"file = {json.dumps(file)}"]
+    rows += [f"function = {json.dumps(function)}"] if function else []
+    rows += [f"lines = {json.dumps(list(dict.fromkeys(lines)), ensure_ascii=False)}"] if lines else []
+    return "\n".join(("[[uncovered]]", *rows, 'reason = ""', ""))
 
 
 def measured(coverage: Coverage) -> dict[str, list[Line]]:
@@ -132,16 +167,23 @@ def measured(coverage: Coverage) -> dict[str, list[Line]]:
 
 def main() -> int:
     """Combine the measurements, report them, and return 1 if src/ and the list disagree."""
+    parser = argparse.ArgumentParser(description="Compare the lines that no test executes with tests/uncovered.toml.")
+    parser.add_argument("--entries", action="store_true", help="print entries for the lines that are not listed")
+    options = parser.parse_args()
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
     try:
         coverage.combine(strict=True)  # also what an earlier call has combined
     except NoDataError:
         coverage.load()
     coverage.save()
+    files, entries = measured(coverage), read_entries(LISTED.read_text())
+    if options.entries:
+        print(write_entries(files, entries))
+        return 0
     coverage.report()
     coverage.html_report()
     print(f"Wrote {HTML}")
-    problems = judge(measured(coverage), read_entries(LISTED.read_text()))
+    problems = judge(files, entries)
     for problem in problems:
         print(problem)
     if problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.uncovered import Entry, Line, judge, read_entries, read_lines
+from scripts.uncovered import Entry, Line, judge, read_entries, read_lines, write_entries
 
 SOURCE = """\
 import os
@@ -78,3 +78,14 @@ def test_an_entry_without_a_reason_is_refused() -> None:
 def test_entries_are_read_with_their_lines() -> None:
     text = '[[uncovered]]\nfile = "a.py"\nfunction = "Store.read"\nlines = ["return 2"]\nreason = "r"\n'
     assert read_entries(text) == [READ]
+
+
+@pytest.mark.parametrize("missing", [(8,), (8, 11), (1, 8), tuple(STATEMENTS), ()], ids=str)
+def test_entries_that_are_written_name_what_is_missing_and_nothing_else(missing: tuple[int, ...]) -> None:
+    entries = read_entries(write_entries(found(*missing), []))
+    assert judge(found(*missing), entries) == []
+    assert write_entries(found(*missing), entries) == ""
+
+
+def test_entries_are_written_for_a_whole_function_at_once() -> None:
+    assert read_entries(write_entries(found(8, 11), [READ])) == [Entry(file="a.py", function="Store.write", reason="")]
