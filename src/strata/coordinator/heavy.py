@@ -73,7 +73,7 @@ class HeavyWork:
 
         def take_over(outcome: object) -> None:
             if isinstance(outcome, tuple):
-                job.ledger.take_over(preparation, *outcome)
+                job.ledger.take_over(preparation, job.membership.ids(), *outcome)
             for waiting in self._waiting.pop(key):
                 waiting(outcome if isinstance(outcome, StrataError) else None)
 

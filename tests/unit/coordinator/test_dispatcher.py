@@ -14,14 +14,20 @@ from strata.clock import ManualClock, SystemClock
 from strata.cluster import Cluster, Limits
 from strata.cluster import commands as c
 from strata.cluster.events import Cause, Effect, GenerationChanged
-from strata.cluster.replies import HeartbeatReply, Registered
+from strata.cluster.replies import HeartbeatReply, Registered, ShardLease
 from strata.coordinator import dispatcher as module
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.journal import MemoryJournal, compaction
 from strata.coordinator.logs import JsonFormatter, TextFormatter
 from strata.coordinator.sharing.turns import Turns
 from strata.coordinator.status import FollowedEvents
-from strata.errors import JournalUnavailableError, StaleIncarnationError
+from strata.errors import (
+    BadCommandError,
+    JournalUnavailableError,
+    StaleGenerationError,
+    StaleIncarnationError,
+)
+from strata.sharding import DataOrder
 from tests.testbed.pace import stretch
 from tests.testbed.slow_journal import SlowJournal
 
@@ -308,3 +314,69 @@ async def test_an_answer_at_once_does_not_overtake_those_that_became_durable_bef
             if "beat" not in told:
                 work = await due.get()
     assert told == ["registered", "beat"]
+
+
+async def test_a_value_that_the_cluster_refuses_is_a_bad_command() -> None:
+    dispatcher, _ = start(MemoryJournal())
+    await dispatcher.ask(register("a"))
+    with pytest.raises(BadCommandError, match="sequence is 0; use 1 or more"):
+        await dispatcher.ask(lease("a", sequence=0))
+
+    def refuse(_: Cluster) -> None:
+        raise ValueError("epoch -1 of a dataset")
+
+    with pytest.raises(BadCommandError, match="epoch -1 of a dataset"):
+        await dispatcher.ask_state(refuse)
+
+
+def lease(worker: str, *, generation: int = 1, sequence: int = 1) -> c.LeaseShards:
+    sender = {"worker_id": worker, "incarnation": "1", "generation": generation}
+    return c.LeaseShards(**sender, dataset_id="d", epoch=0, sequence=sequence)
+
+
+DATASET = c.RegisterDataset(dataset_id="d", total_samples=95, shard_size=10, data_order=DataOrder.STICKY)
+
+
+async def start_with_dataset(*workers: str) -> Dispatcher:
+    dispatcher, _ = start(MemoryJournal())
+    for worker in workers:
+        await dispatcher.ask(register(worker))
+    await dispatcher.ask(DATASET)
+    return dispatcher
+
+
+async def test_a_large_dataset_is_dealt_in_a_thread_once_and_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = await start_with_dataset("a", "b")
+    expected = [await small.ask(lease(worker, generation=2)) for worker in "ab"]
+    monkeypatch.setattr("strata.cluster.ledger.ledger.LARGE_SHARDS", 1)
+    large = await start_with_dataset("a", "b")
+    runs: list[object] = []
+    run = large.heavy.run
+    monkeypatch.setattr(large.heavy, "run", lambda work: runs.append(work) or run(work))
+    got = await asyncio.gather(*(large.ask(lease(worker, generation=2)) for worker in "ab"))
+    for left, right in zip(got, expected, strict=True):
+        assert isinstance(left, ShardLease)
+        assert isinstance(right, ShardLease)
+        assert left.spans.tolist() == right.spans.tolist()
+    assert len(runs) == 1
+    assert large.cluster.snapshot() == small.cluster.snapshot()
+
+
+async def test_a_deal_of_a_generation_that_ended_meanwhile_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.cluster.ledger.ledger.LARGE_SHARDS", 1)
+    journal = MemoryJournal()
+    dispatcher, _ = start(journal)
+    await dispatcher.ask(register("a"))
+    await dispatcher.ask(DATASET)
+    asked = asyncio.create_task(dispatcher.ask(lease("a")))
+    await asyncio.sleep(0)
+    dispatcher.dispatch(register("b"), lambda _: None)
+    with pytest.raises(StaleGenerationError):
+        await asked
+    assignment = dispatcher.cluster.job("default").ledger.assignment("d", ("a", "b"))
+    assert assignment.workers == ("a", "b")
+    await dispatcher.ask(lease("a", generation=2))
+    # A replay of the journal deals without a thread, and must come to the same.
+    again, _ = start(journal)
+    assert again.cluster.snapshot() == dispatcher.cluster.snapshot()
+    await dispatcher.heavy.close()

@@ -93,13 +93,15 @@ class Ledger:
         prepared = None if epoch is None else self._prepared.get((dataset_id, epoch))
         return None if prepared is not None and prepared[0].is_same(preparation) else preparation
 
-    def take_over(self, preparation: Preparation, assignment: Assignment, dealt: Deal | None) -> None:
-        """Keep what a preparation came to, if it is still of use; nothing that lasts is changed."""
+    def take_over(
+        self, preparation: Preparation, workers: tuple[str, ...], assignment: Assignment, dealt: Deal | None
+    ) -> None:
+        """Keep what a preparation came to, if it is still of use to these workers; nothing that lasts is changed."""
         dataset_id = preparation.params.dataset_id
         epoch = None if preparation.view is None else preparation.view.order.epoch
         if self.datasets.get(dataset_id) != preparation.params:
             return
-        if not preparation.is_same(self._prepare(dataset_id, epoch, preparation.workers)):
+        if not preparation.is_same(self._prepare(dataset_id, epoch, workers)):
             return
         self._assigned[dataset_id] = assignment
         if epoch is not None and dealt is not None:
