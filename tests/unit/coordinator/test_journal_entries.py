@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,24 @@ def test_a_snapshot_for_which_there_is_no_space_leaves_the_journal_as_it_was(tmp
     journal._database.execute("PRAGMA max_page_count=100000")
     journal.snapshot(b"state")
     assert journal.load() == (b"state", [])
+    journal.close()
+
+
+def test_a_snapshot_that_fails_half_way_leaves_the_one_before(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal.snapshot(b"first")
+    journal.append([Entry(COMMAND, 1.0)])
+
+    def forbid(action: int, table: str | None, *_: str | None) -> int:
+        is_new = action == sqlite3.SQLITE_INSERT and table == "snapshots"
+        return sqlite3.SQLITE_DENY if is_new else sqlite3.SQLITE_OK
+
+    journal._database.set_authorizer(forbid)
+    with pytest.raises(JournalDamagedError, match=r"prohibited|not authorized"):
+        journal.snapshot(b"second")
+    journal._database.set_authorizer(None)
+    assert journal.load() == (b"first", [Entry(COMMAND, 1.0)])
+    journal.append([Entry(COMMAND, 2.0)])
     journal.close()
 
 
