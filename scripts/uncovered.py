@@ -2,13 +2,16 @@
 
 ``make coverage`` runs it after the tests. It combines what the processes measured, prints the unexecuted lines of each
 file, and writes build/coverage/html, which also has the branches. With ``--entries`` it prints entries for all lines
-that are not listed, to be put into tests/uncovered.toml with a reason each. An entry has these keys:
+that are not listed, to be put into tests/uncovered.toml under a reason. There, each reason has these keys:
 
-file       its path below src/
-function   the qualified name of a function; without it, code outside of functions is meant
-lines      the unexecuted lines, as they are written; without it, no line of the function (or of the file) is executed
-reason     why no test executes them
-sometimes  true if chance decides whether a test executes them; such an entry is stale only if its code is gone
+reason     why no test executes this code
+functions  by file (its path below src/) and qualified name of a function, how many of its lines are not executed; ""
+           stands for the code outside of functions
+lines      by file, lines that are not executed, as they are written, wherever they are in it
+sometimes  true if chance decides whether a test executes them
+
+An entry is stale if its code is gone, or if tests execute all lines of a function or a line that it names (which
+``sometimes`` allows). More unexecuted lines in a function than its entry says are not listed.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import ast
 import json
 import sys
 import tomllib
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coverage import Coverage
@@ -32,16 +37,13 @@ HTML = "build/coverage/html/index.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Code that no test executes, and why."""
+    """Code of one file that no test executes for one reason."""
 
     file: str
     reason: str
-    function: str = ""
-    lines: tuple[str, ...] = ()
+    functions: Mapping[str, int] = field(default_factory=dict)
+    lines: Sequence[str] = ()
     sometimes: bool = False
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.file, self.function) if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +57,21 @@ class Line:
 
 
 def read_entries(text: str) -> list[Entry]:
-    """Return the entries of tests/uncovered.toml; raise a TypeError for a key that is unknown or missing."""
+    """Return the entries of tests/uncovered.toml, one for each reason and file; raise a TypeError for unknown keys."""
+    return [entry for table in tomllib.loads(text).get("uncovered", []) for entry in _read_reason(**table)]
+
+
+def _read_reason(
+    *,
+    reason: str,
+    functions: Mapping[str, Mapping[str, int]] | None = None,
+    lines: Mapping[str, Sequence[str]] | None = None,
+    sometimes: bool = False,
+) -> list[Entry]:
+    found, texts = functions or {}, lines or {}
     return [
-        Entry(**{**table, "lines": tuple(table.get("lines", ()))}) for table in tomllib.loads(text).get("uncovered", [])
+        Entry(file=file, reason=reason, functions=found.get(file, {}), lines=texts.get(file, ()), sometimes=sometimes)
+        for file in dict.fromkeys((*found, *texts))
     ]
 
 
@@ -89,9 +103,9 @@ def _name_functions(node: ast.AST, scope: str, functions: dict[int, str]) -> Non
         _name_functions(child, name, functions)
 
 
-def judge(files: dict[str, list[Line]], entries: list[Entry]) -> list[str]:
+def judge(files: Mapping[str, Sequence[Line]], entries: Sequence[Entry]) -> list[str]:
     """Return a sentence for each entry that is stale, and for each unexecuted line that is not listed."""
-    problems = [f"{entry}: is listed{problem}" for entry in entries for problem in _find_stale(files, entry)]
+    problems = [problem for entry in entries for problem in _find_stale(files.get(entry.file, ()), entry)]
     return problems + [
         f"{file}:{line.number}: no test executes this line of {line.function or 'the module'}: {line.text}"
         for file, lines in find_unlisted(files, entries).items()
@@ -99,59 +113,44 @@ def judge(files: dict[str, list[Line]], entries: list[Entry]) -> list[str]:
     ]
 
 
-def find_unlisted(files: dict[str, list[Line]], entries: list[Entry]) -> dict[str, list[Line]]:
-    """Return the lines of each file that no test executes and no entry names."""
-    listed = {(entry.file, line.number) for entry in entries for line in _named_by(files, entry)}
-    return {
-        file: [line for line in lines if not line.is_executed and (file, line.number) not in listed]
-        for file, lines in files.items()
-    }
+def find_unlisted(files: Mapping[str, Sequence[Line]], entries: Sequence[Entry]) -> dict[str, list[Line]]:
+    """Return the lines of each file that no test executes and no entry covers; of a function all, or none."""
+    found = {}
+    for file, lines in files.items():
+        own = [entry for entry in entries if entry.file == file]
+        texts = {text for entry in own for text in entry.lines}
+        limits = Counter[str]()
+        for entry in own:
+            limits.update(entry.functions)
+        missing = [line for line in lines if not line.is_executed and line.text not in texts]
+        counts = Counter(line.function for line in missing)
+        found[file] = [line for line in missing if counts[line.function] > limits[line.function]]
+    return found
 
 
-def _named_by(files: dict[str, list[Line]], entry: Entry) -> list[Line]:
-    lines = files.get(entry.file, [])
-    if entry.function or entry.lines:
-        lines = [line for line in lines if line.function == entry.function]
-    return [line for line in lines if not entry.lines or line.text in entry.lines]
-
-
-def _find_stale(files: dict[str, list[Line]], entry: Entry) -> list[str]:
-    named = _named_by(files, entry)
-    if not named:
-        return [", and does not exist"]
-    if not entry.lines:
-        executed = [line for line in named if line.is_executed and not entry.sometimes]
-        return [f", and a test executes line {line.number}: {line.text}" for line in executed[:1]]
-    problems = []
+def _find_stale(lines: Sequence[Line], entry: Entry) -> Iterator[str]:
+    for function in entry.functions:
+        yield from _judge_named(entry, function or "the module", [line for line in lines if line.function == function])
     for text in entry.lines:
-        same = [line for line in named if line.text == text]
-        if not same:
-            problems.append(f" with a line that does not exist: {text}")
-        elif all(line.is_executed for line in same) and not entry.sometimes:
-            problems.append(f" with a line that a test executes: {text}")
-    return problems
+        yield from _judge_named(entry, text, [line for line in lines if line.text == text])
 
 
-def write_entries(files: dict[str, list[Line]], entries: list[Entry]) -> str:
-    """Return entries, without reasons, for all lines that no test executes and no entry names."""
-    written = []
+def _judge_named(entry: Entry, name: str, named: Sequence[Line]) -> Iterator[str]:
+    if not named:
+        yield f"{entry.file}: is listed, and does not exist: {name}"
+    elif not entry.sometimes and all(line.is_executed for line in named):
+        yield f"{entry.file}: is listed, and a test executes it: {name}"
+
+
+def write_entries(files: Mapping[str, Sequence[Line]], entries: Sequence[Entry]) -> str:
+    """Return the functions with lines that no test executes and no entry covers, as tests/uncovered.toml has them."""
+    rows = []
     for file, unlisted in find_unlisted(files, entries).items():
-        if len(unlisted) == len(files[file]):
-            written += [_write_entry(file, "", [])] if unlisted else []
-            continue
-        for function in dict.fromkeys(line.function for line in unlisted):
-            own = [line for line in unlisted if line.function == function]
-            is_whole = function and len(own) == sum(line.function == function for line in files[file])
-            written.append(_write_entry(file, function, [] if is_whole else [line.text for line in own]))
-    return "\n".join(written)
-
-
-def _write_entry(file: str, function: str, lines: list[str]) -> str:
-    # A string of JSON is one of TOML.
-    rows = [f"file = {json.dumps(file)}"]
-    rows += [f"function = {json.dumps(function)}"] if function else []
-    rows += [f"lines = {json.dumps(list(dict.fromkeys(lines)), ensure_ascii=False)}"] if lines else []
-    return "\n".join(("[[uncovered]]", *rows, 'reason = ""', ""))
+        # A string of JSON is one of TOML.
+        counts = Counter(line.function for line in unlisted).items()
+        functions = ", ".join(f"{json.dumps(function)} = {count}" for function, count in counts)
+        rows += [f"{json.dumps(file)} = {{ {functions} }}"] if functions else []
+    return "\n".join(("[[uncovered]]", 'reason = ""', "[uncovered.functions]", *rows)) if rows else ""
 
 
 def measured(coverage: Coverage) -> dict[str, list[Line]]:
