@@ -23,6 +23,7 @@ from strata.client.keep_alive import KeepAliveProcess
 from strata.client.keep_alive_process import Line, main, runs
 from strata.cluster import commands as c
 from tests.testbed.pace import stretch
+from tests.testbed.process import start
 from tests.testbed.waiting import wait_until
 
 TARGET: dict[str, Any] = {"frame": b"frame".hex(), "token": None, "token_file": None, "tls": None}
@@ -118,7 +119,7 @@ def test_it_sends_nothing_to_what_takes_no_channel(answer: bytes) -> None:
 
 def test_a_process_runs_unless_it_is_stopped_or_gone() -> None:
     assert runs(os.getpid())
-    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
+    with start([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
         os.kill(child.pid, signal.SIGSTOP)
         wait_until(lambda: not runs(child.pid), "the stop")
         child.kill()

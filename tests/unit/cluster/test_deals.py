@@ -125,7 +125,7 @@ def test_what_was_worked_out_in_a_thread_is_dealt_and_not_worked_out_again(
     books, workers = large.job.ledger, large.job.membership.ids()
     preparation = books.preparation("d", 0, workers)
     assert preparation is not None
-    books.take_over(preparation, *preparation.run())
+    books.take_over(preparation, workers, *preparation.run())
     assert books.preparation("d", 0, workers) is None
     assert books.preparation("d", None, workers) is None, "it says who owns which shard, too"
     expected = take(bench_with(DataOrder.STICKY), "a")
@@ -140,7 +140,7 @@ def test_what_was_worked_out_before_something_changed_is_not_dealt(large: Bench)
     assert preparation is not None
     outcome = preparation.run()
     report(large, "a", [[4, 0, 10]])
-    books.take_over(preparation, *outcome)
+    books.take_over(preparation, workers, *outcome)
     assert books.preparation("d", 0, workers) is not None
     rows = [row for worker in workers for row in take(large, worker)]
     assert 4 not in [shard for shard, _, _ in rows], "the model has seen it meanwhile"
@@ -154,7 +154,7 @@ def test_a_lookup_and_a_deal_of_the_same_workers_are_two_preparations(large: Ben
     assert not lookup.is_same(dealing)
     assert not dealing.is_same(lookup)
     assert lookup.is_same(lookup)
-    books.take_over(lookup, *lookup.run())
+    books.take_over(lookup, workers, *lookup.run())
     assert books.preparation("d", None, workers) is None
     assert books.preparation("d", 0, workers) is not None
 

@@ -123,7 +123,7 @@ async def test_a_stream_that_does_not_read_is_hung_up_on_once(
 
 async def test_a_lasting_call_that_is_ended_is_aborted_with_the_reason() -> None:
     async def last() -> None:
-        async with lasting_call(Context()) as end:  # type: ignore[arg-type]
+        async with lasting_call(Context()) as end:
             end("the token was revoked")
             end("and again")
             await asyncio.Event().wait()
@@ -135,7 +135,7 @@ async def test_a_lasting_call_that_is_ended_is_aborted_with_the_reason() -> None
 
 async def test_a_lasting_call_that_ends_as_it_is_ended_is_aborted_too() -> None:
     async def last() -> None:
-        async with lasting_call(Context()) as end:  # type: ignore[arg-type]
+        async with lasting_call(Context()) as end:
             end("the token was revoked")
 
     with pytest.raises(AbortedError):
@@ -146,7 +146,7 @@ async def test_a_lasting_call_that_is_cancelled_from_outside_is_cancelled() -> N
     begun = asyncio.Event()
 
     async def last() -> None:
-        async with lasting_call(Context()):  # type: ignore[arg-type]
+        async with lasting_call(Context()):
             begun.set()
             await asyncio.Event().wait()
 
@@ -160,7 +160,7 @@ async def test_a_lasting_call_that_is_cancelled_from_outside_is_cancelled() -> N
 async def test_a_lasting_call_whose_client_is_gone_ends_without_an_error() -> None:
     context = Context()
     context.is_gone = True
-    async with lasting_call(context) as end:  # type: ignore[arg-type]
+    async with lasting_call(context) as end:
         await context.write(b"event")
     end("too late")
     await asyncio.sleep(0)
@@ -169,15 +169,15 @@ async def test_a_lasting_call_whose_client_is_gone_ends_without_an_error() -> No
 async def test_large_answers_are_bounded_for_one_client_and_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNSENT_BYTES", 200 << 10)
     answers, context = UnaryAnswers(300 << 10), Context()
-    await answers.keep(context, 10)  # type: ignore[arg-type]
+    await answers.keep(context, 10)
     assert context.done == []
-    await answers.keep(context, 150 << 10)  # type: ignore[arg-type]
+    await answers.keep(context, 150 << 10)
     with pytest.raises(AbortedError, match="wait for this client; let it read those first"):
-        await answers.keep(context, 100 << 10)  # type: ignore[arg-type]
+        await answers.keep(context, 100 << 10)
     other = Context()
     monkeypatch.setattr(other, "peer", lambda: "ipv4:127.0.0.1:2")
     with pytest.raises(AbortedError, match="clients that do not read them; ask again later"):
-        await answers.keep(other, 160 << 10)  # type: ignore[arg-type]
+        await answers.keep(other, 160 << 10)
     for done in context.done:
         done(None)
-    await answers.keep(other, 160 << 10)  # type: ignore[arg-type]
+    await answers.keep(other, 160 << 10)

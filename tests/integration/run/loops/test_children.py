@@ -120,7 +120,8 @@ def wait(name):
 if __name__ == "__main__":
     multiprocessing.get_context("fork").Process(target=wait, args=["forked"]).start()
     multiprocessing.get_context("spawn").Process(target=wait, args=["spawned"]).start()
-    asleep = "import os, sys, time; os.write(1, f'process {sys.argv[1]} {os.getpid()}{chr(10)}'.encode()); time.sleep(600)"
+    asleep = "import os, sys, time; os.write(1, f'process {sys.argv[1]} {os.getpid()}{chr(10)}'.encode()); "
+    asleep += "time.sleep(600)"
     subprocess.Popen(["sh", "-c", 'echo process shell $$; "$0" -c "$1" grandchild; true', sys.executable, asleep])
     apart = subprocess.Popen([sys.executable, "-c", asleep, "apart"], start_new_session=True)
     wait("worker")
