@@ -79,6 +79,16 @@ def test_their_number_is_bounded(notes: list[tuple[float, float, int]]) -> None:
         assert len(list(tiers)) <= 9
 
 
+def test_a_bucket_of_a_file_is_not_put_back_where_its_time_is_over() -> None:
+    tiers = small_tiers()
+    for start_s in (100.0, 102.0, 104.0, 106.0):
+        tiers.put(0, Bucket(start_s, 2.0, covered_s=2.0))
+    # What it holds is in a coarser bucket of the same file.
+    tiers.put(0, Bucket(98.0, 2.0, covered_s=2.0))
+    assert [bucket.start_s for bucket in tiers] == [100.0, 102.0, 104.0, 106.0]
+    assert tiers.total().covered_s == 8.0
+
+
 def test_seconds_of_the_job_are_shared_between_its_workers() -> None:
     bucket = Bucket(0.0, 2.0, covered_s=2.0)
     bucket.parts[0], bucket.parts[1] = 6.0, 2.0  # four workers, two seconds each

@@ -116,6 +116,7 @@ async def test_a_torn_tail_and_a_damaged_line_lose_only_themselves(tmp_path: Pat
         b'{"v":1}',
         b'{"v":99,"job":"job"}',
         b'{"v":1,"job":"job","tier":7,"bucket":[]}',
+        b'{"v":1,"job":"job","tier":0,"bucket":[0.0,9.0,[9.0],9.0,0,0,0,0,0,0,0,{},{},false]}',
         b'{"v":1,"job":"job","checkpoint":{"step":6,"phases":[1.0]}}',
         b"null",
     ):
@@ -135,6 +136,19 @@ async def test_the_file_stays_within_its_bound_and_totals_survive(tmp_path: Path
         assert path.stat().st_size <= 20_000
     found, before = again(path).job("job2"), history.job("job2")
     assert reckon_job(found).parts["compute"] == pytest.approx(reckon_job(before).parts["compute"], rel=0.01)
+
+
+async def test_jobs_for_which_there_is_no_room_are_left_out_the_longest_silent_first(tmp_path: Path) -> None:
+    path, history = tmp_path / "h.jsonl", new_history()
+    file, now_s = HistoryFile(path, max_bytes=6_000), 0.0
+    for number in range(20):
+        now_s = work(history, reports=2, job=f"job{number:02}", began_s=1_000.0 * (number + 1))
+    await file.save(history, now_s=now_s)
+    found = again(path).jobs
+    assert path.stat().st_size <= 3_000
+    assert 0 < len(found) < 20
+    assert list(found) == list(history.jobs)[-len(found) :]
+    assert all(reckon_job(each).wall_s == pytest.approx(5.0, abs=1e-3) for each in found.values())
 
 
 async def test_what_could_not_be_written_is_written_once_it_can_be(
@@ -178,6 +192,17 @@ async def test_a_worker_that_goes_on_through_a_restart_is_not_counted_again(tmp_
     reckoned = reckon_job(worker.history)
     assert reckoned.parts == pytest.approx({**reckoned.parts, "compute": 150.0, "repeated": 0.0, "down": 0.0}, abs=1e-3)
     assert (worker.history.kept_steps, worker.history.lost_steps) == (150, 0)
+
+
+async def test_a_history_without_its_file_of_workers_is_read_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, history = tmp_path / "h.jsonl", new_history()
+    await HistoryFile(path).save(history, now_s=work(history))
+    path.with_name("h.jsonl-workers").unlink()
+    found = again(path).job("job")
+    assert (reckon_job(found).wall_s, found.workers) == (pytest.approx(125.0, abs=1e-3), {})
+    assert caplog.messages == []
 
 
 async def test_a_damaged_file_of_workers_loses_only_itself(tmp_path: Path) -> None:

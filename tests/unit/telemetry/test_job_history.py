@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.values import PARTS, SaveNote, WorkerAccount
-from strata.coordinator.telemetry.job_history import JobHistory
+from strata.coordinator.telemetry.job_history import JobHistory, RecentSteps
+from strata.coordinator.telemetry.rank_times import COLUMN_S, COLUMNS, MAX_RANKS, RankTimes
 from strata.coordinator.telemetry.reckoning import (
     find_stragglers,
     mtbf_s,
@@ -199,6 +200,39 @@ def test_nobody_straggles_who_is_slow_for_a_few_steps_or_by_little() -> None:
     assert find_stragglers(slow_job(slow={"compute": 1.1}).workers, names()) == []
     assert find_stragglers(slow_job(slow={"compute": 5.0}).workers, ["w3"]) == []
     assert find_stragglers({}, ["w3", "w4"]) == []
+
+
+def test_a_rank_that_is_within_the_noise_does_not_straggle_however_fast_the_others_are() -> None:
+    history = JobHistory("job")
+    for rank, own_s in enumerate((0.001, 0.001, 0.001, 0.0028)):
+        worker = FakeWorker(f"w{rank}", history, began_s=0.0, rank=rank)
+        worker.spend(compute=own_s * 100)
+        worker.steps = worker.step = 100
+        worker.report()
+    assert find_stragglers(history.workers, names()) == []
+
+
+def test_a_rank_straggles_since_it_became_slow() -> None:
+    history = JobHistory("job")
+    for rank in range(4):
+        worker = FakeWorker(f"w{rank}", history, began_s=0.0, rank=rank)
+        for number in range(6):
+            worker.spend(compute=10.0 if rank < 3 or number < 2 else 50.0)
+            worker.steps += 10
+            worker.step += 10
+            worker.report()
+    (found,) = find_stragglers(history.workers, names())
+    assert (found.worker_id, found.steps, found.step_s) == ("w3", 40, 5.0)
+
+
+def test_a_heat_map_leaves_out_ranks_beyond_its_bound_and_reports_older_than_its_first_column() -> None:
+    times = RankTimes()
+    times.note(0, "w0", RecentSteps(5_000.0, 9, 1, 0.0, 1.0, 0.0), generation=1)
+    times.note(MAX_RANKS, "far", RecentSteps(5_000.0, 9, 1, 0.0, 1.0, 0.0), generation=1)
+    times.note(-1, "none", RecentSteps(5_000.0, 9, 1, 0.0, 1.0, 0.0), generation=1)
+    times.note(0, "w0", RecentSteps(5_000.0 - COLUMNS * COLUMN_S, 1, 1, 0.0, 7.0, 0.0), generation=1)
+    at_s, table = times.table()
+    assert (at_s, table.tolist()) == ([5_005.0], [[1.0]])
 
 
 def test_the_slowest_rank_of_each_while_is_kept() -> None:

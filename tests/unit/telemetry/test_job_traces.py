@@ -1,4 +1,4 @@
-"""What the coordinator adds to the traces of a job: one span for what a command came to, in the trace that it is about."""
+"""What the coordinator adds to the traces of a job: what a command came to, in the trace that it is about."""
 
 from __future__ import annotations
 
