@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,118 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         SqliteJournal(path)
 
 
+def test_a_file_that_is_no_database_any_more_is_put_aside_when_its_loss_is_accepted(path: Path) -> None:
+    garbage = b"certainly not SQLite" * 1000
+    path.write_bytes(garbage)
+    journal = SqliteJournal(path, accept_loss=True)
+    assert journal.load() == (None, [])
+    journal.append(ENTRIES[:2])
+    journal.close()
+    assert path.with_name("journal.db.damaged").read_bytes() == garbage
+    assert SqliteJournal(path).load() == (None, ENTRIES[:2])
+
+
+def kept_numbers(path: Path) -> list[int]:
+    """Return the numbers of the entries in the copy of a damaged journal."""
+    with closing(sqlite3.connect(path.with_name("journal.db.damaged"))) as database:
+        return [number for (number,) in database.execute("SELECT number FROM entries ORDER BY number")]
+
+
+def test_a_damaged_snapshot_is_dropped_with_all_after_it_only_when_its_loss_is_accepted(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(SqliteJournal(path)) as journal:
+        journal.snapshot(b"state")
+        journal.append(ENTRIES[:2])
+    change(path, "UPDATE snapshots SET state = x'00'")
+    problem = "its snapshot has another digest than it was written with"
+    with closing(SqliteJournal(path)) as journal, pytest.raises(JournalDamagedError, match=problem):
+        journal.load()
+    with closing(SqliteJournal(path, accept_loss=True)) as journal:
+        assert journal.load() == (None, [])
+    assert f"{problem}; the loss is accepted" in caplog.text
+    assert kept_numbers(path) == [6, 7]
+    with closing(SqliteJournal(path)) as journal:
+        journal.append(ENTRIES[:1])
+        assert journal.load() == (None, ENTRIES[:1])
+
+
+def test_entries_after_a_damaged_one_are_copied_before_they_are_dropped(path: Path) -> None:
+    change(path, "UPDATE entries SET command = x'00' WHERE number = 3")
+    with closing(SqliteJournal(path, accept_loss=True)) as journal:
+        assert journal.load() == (None, ENTRIES[:2])
+        assert kept_numbers(path) == [1, 2, 3, 4, 5]
+        assert path.with_name("journal.db.damaged").stat().st_mode & 0o777 == 0o600
+        # The copy was made while it was open, and it still belongs to this process alone.
+        with pytest.raises(JournalUnavailableError, match="another coordinator has it open"):
+            SqliteJournal(path)
+
+
+def test_nothing_is_dropped_that_cannot_be_copied(path: Path) -> None:
+    change(path, "UPDATE entries SET command = x'00' WHERE number = 3")
+    path.with_name("journal.db.damaged").mkdir()
+    words = r"cannot be repaired: its damaged content cannot be copied to .*journal\.db\.damaged"
+    with closing(SqliteJournal(path, accept_loss=True)) as journal:
+        with pytest.raises(JournalUnavailableError, match=words):
+            journal.load()
+        path.with_name("journal.db.damaged").rmdir()
+        assert journal.load() == (None, ENTRIES[:2])
+    assert kept_numbers(path) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("damaged", [50, 99])
+def test_of_a_file_with_a_page_that_cannot_be_read_the_entries_before_it_are_kept(tmp_path: Path, damaged: int) -> None:
+    """In the middle it is found when the file is read, and at the end when it is opened."""
+    path = tmp_path / "journal.db"
+    entries = [Entry(c.Goodbye(worker_id=f"w{n}", incarnation="i", reason="x" * 200), 0.0) for n in range(100)]
+    with closing(SqliteJournal(path)) as journal:
+        journal.snapshot(b"state")
+        journal.append(entries)
+    whole = path.read_bytes()
+    page = whole.index(b"w%d" % damaged) // 4096 * 4096
+    assert page > 0
+    path.write_bytes(whole[:page] + b"\xff" * 4096 + whole[page + 4096 :])
+    with pytest.raises(JournalDamagedError, match="malformed"), closing(SqliteJournal(path)) as journal:
+        journal.load()
+    with closing(SqliteJournal(path, accept_loss=True)) as journal:
+        state, found = journal.load()
+        journal.append(entries[:1])
+    assert state == b"state"
+    assert 30 < len(found) <= damaged
+    assert found == entries[: len(found)]
+    assert path.with_name("journal.db.damaged").stat().st_size == len(whole)
+    with closing(SqliteJournal(path)) as journal:
+        assert journal.load() == (b"state", [*found, entries[0]])
+
+
+def header_of_log(at: int, value: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + value + data[at + len(value) :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:20], id="cut within the header"),
+        pytest.param(header_of_log(0, b"\0\0\0\0"), id="another magic number"),
+        pytest.param(header_of_log(8, b"\0\0\0\3"), id="a page size that cannot be"),
+        pytest.param(header_of_log(16, b"\1\2\3\4"), id="a salt that does not fit to the checksum"),
+    ],
+)
+def test_a_log_whose_header_is_damaged_is_missed_by_the_count_of_entries(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    journal = SqliteJournal(tmp_path / "open" / "journal.db")
+    journal.append(ENTRIES)
+    # As a crash leaves it: closing would move the log's content into the file.
+    shutil.copytree(tmp_path / "open", tmp_path / "crashed")
+    journal.close()
+    path, log = tmp_path / "crashed" / "journal.db", tmp_path / "crashed" / "journal.db-wal"
+    log.write_bytes(damage(log.read_bytes()))
+    assert find_damage(log) is None
+    with pytest.raises(JournalDamagedError, match="5 entries were acknowledged, and only 0 are there"):
+        SqliteJournal(path)
+
+
 def test_two_coordinators_cannot_have_one_journal(path: Path) -> None:
     journal = SqliteJournal(path)
     journal.append(ENTRIES[:1])
@@ -314,3 +427,14 @@ def test_urls_name_journals_and_others_are_refused(tmp_path: Path) -> None:
     for url in ("", "sqlite://", "sqlite:///", "postgres://x", "/path"):
         with pytest.raises(ValueError, match="use sqlite:///path/to/file, etcd://host:2379/prefix or memory://"):
             open_journal(url)
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"), [("file/journal.db", "File exists|Not a directory"), ("x" * 300, "File name too long")]
+)
+def test_a_path_that_cannot_be_is_refused_with_what_to_check(tmp_path: Path, place: str, problem: str) -> None:
+    (tmp_path / "file").write_text("")
+    words = rf"the journal {tmp_path}/{place} cannot be opened: ({problem}).*check the path and its permissions"
+    with pytest.raises(JournalUnavailableError, match=words):
+        open_journal(f"sqlite://{tmp_path}/{place}")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

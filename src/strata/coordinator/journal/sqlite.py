@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -26,6 +27,7 @@ from strata.errors import JournalDamagedError, JournalUnavailableError, Unusable
 
 log = logging.getLogger(__name__)
 
+_Row = tuple[Any, ...]
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, at_s REAL, command BLOB, digest BLOB);
 CREATE TABLE IF NOT EXISTS snapshots (number INTEGER PRIMARY KEY, state BLOB, digest BLOB);
@@ -48,16 +50,20 @@ class SqliteJournal:
         self._path = path
         self._mark = JournalMark(path)
         self._accepts_loss = accept_loss
+        self._is_put_aside = False
         # A damaged journal has a mark beside it, and is told from a file that never was one.
         if (stranger := find_stranger(path)) is not None and self._mark.read() is None:
             raise UnusableJournalError(str(path), f"{stranger}; name another file")
         make_private_folder(path.parent)
         self._check()
+        self._open()
+
+    def _open(self) -> None:
         # SQLite gives its other files the mode of this one.
-        make_private(path)
+        make_private(self._path)
         try:
             # Used by one thread at a time, but not always the same.
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+            self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
             self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
@@ -66,22 +72,16 @@ class SqliteJournal:
             self._database.execute("COMMIT")
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
-        self._identities = {file: _identity(file) for file in (path, self._log_path)}
+        self._identities = {file: _identity(file) for file in (self._path, self._log_path)}
 
     def load(self) -> tuple[bytes | None, list[Entry]]:
         """Return the last snapshot and the entries after it; an end that nobody was told of is cut with a warning."""
-        try:
-            snapshot = self._database.execute("SELECT number, state, digest FROM snapshots").fetchone()
-            rows = self._database.execute(
-                "SELECT number, at_s, command, digest FROM entries ORDER BY number"
-            ).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._translated(error) from error
+        snapshot, rows = self._read()
         first, state = 0, None
         if snapshot is not None:
             first, state, digest = snapshot
             if _digest(first, 0.0, state) != digest:
-                self._tolerate("its snapshot has another digest than it was written with")
+                self._accept_loss("its snapshot has another digest than it was written with")
                 first, state, rows = 0, None, []
                 self._database.execute("DELETE FROM snapshots")
                 self._database.execute("DELETE FROM entries")
@@ -92,9 +92,9 @@ class SqliteJournal:
                 entries.append(decode_entry(command, at_s))
                 continue
             if place < len(rows) - 1:
-                self._tolerate(f"entry {number} is missing, or damaged with others after it")
+                self._accept_loss(f"entry {number} is missing, or damaged with others after it")
             elif number <= told:
-                self._tolerate(f"entry {number} is missing or damaged")
+                self._accept_loss(f"entry {number} is missing or damaged")
             else:
                 log.warning(
                     "%s: the last entry, %d, is damaged and was never acknowledged; it is removed", self._path, number
@@ -102,10 +102,35 @@ class SqliteJournal:
             self._database.execute("DELETE FROM entries WHERE number >= ?", (number,))
             break
         if first + len(entries) < told:
-            self._tolerate(f"{told} entries were acknowledged, and only {first + len(entries)} are there")
+            self._accept_loss(f"{told} entries were acknowledged, and only {first + len(entries)} are there")
         if self._accepts_loss or self._mark.read() is None:
             self._write_mark(first + len(entries))
         return state, entries
+
+    def _read(self) -> tuple[_Row | None, list[_Row]]:
+        """Return the rows of the snapshot and of all entries; of a file with a bad page, those before it."""
+        snapshot: _Row | None = None
+        rows: list[_Row] = []
+        try:
+            snapshot = self._database.execute("SELECT number, state, digest FROM snapshots").fetchone()
+            rows.extend(self._database.execute("SELECT number, at_s, command, digest FROM entries ORDER BY number"))
+        except sqlite3.DatabaseError as error:
+            translated = self._translated(error)
+            if not self._accepts_loss or isinstance(translated, JournalUnavailableError):
+                raise translated from error
+            self._accept_loss(str(error))
+            self._begin_anew(snapshot, rows)
+        return snapshot, rows
+
+    def _begin_anew(self, snapshot: _Row | None, rows: list[_Row]) -> None:
+        """Replace the file, because one with a bad page cannot be written to."""
+        self._database.close()
+        for file in (self._path, self._log_path):
+            file.unlink(missing_ok=True)
+        self._open()
+        with self._transaction():
+            self._database.executemany("INSERT INTO snapshots VALUES (?, ?, ?)", [snapshot] if snapshot else [])
+            self._database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Make entries durable with one transaction."""
@@ -181,8 +206,31 @@ class SqliteJournal:
             raise JournalDamagedError(str(self._path), problem)
         log.warning("%s: %s; the loss is accepted, and the entries before the damage are kept", self._path, problem)
 
+    def _accept_loss(self, problem: str) -> None:
+        """Tolerate damage that is found while the file is open, once there is a copy of what is about to be deleted."""
+        self._tolerate(problem)
+        if self._is_put_aside:
+            return
+        kept = self._path.with_name(f"{self._path.name}.damaged")
+        try:
+            kept.unlink(missing_ok=True)
+            make_private(kept)
+            # By SQLite: closing another descriptor of the file would end this process's locks on it.
+            with closing(sqlite3.connect(kept)) as copy:
+                self._database.backup(copy)
+        except (OSError, sqlite3.DatabaseError) as error:
+            raise JournalUnavailableError(
+                str(self._path),
+                f"its damaged content cannot be copied to {kept}: {error}",
+                failure="cannot be repaired",
+                hint="check that file and the space on its disk",
+            ) from error
+        self._is_put_aside = True
+        log.warning("the damaged %s is kept as %s", self._path, kept)
+
     def _put_aside(self) -> None:
         """Copy the damaged files, for whoever can save more of them."""
+        self._is_put_aside = True
         for file in (self._path, self._log_path):
             if file.exists():
                 kept = file.with_name(f"{file.name}.damaged")
