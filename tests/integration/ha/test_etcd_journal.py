@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -13,14 +14,16 @@ from strata.cluster import commands as c
 from strata.coordinator.etcd.etcd_client import EtcdClient, EtcdUnavailableError, end_of
 from strata.coordinator.etcd.target import EtcdTarget
 from strata.coordinator.journal import Entry
+from strata.coordinator.journal.etcd import records
 from strata.coordinator.journal.etcd import transactions as t
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal
-from strata.coordinator.journal.etcd.records import FORMAT, PIECE_BYTES
+from strata.coordinator.journal.etcd.records import FORMAT, PIECE_BYTES, cut
 from strata.errors import CoordinatorLostError, JournalDamagedError, JournalUnavailableError, NotLeaderError
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
 from tests.testbed.ha.etcd import EtcdCluster, lead, new_target
 from tests.testbed.servers import EtcdServer
+from tests.testbed.servers import request as send
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.part("etcd")
@@ -164,6 +167,111 @@ def test_pieces_of_a_leader_that_died_in_the_middle_are_no_part_of_the_journal(t
     second.append([entry(2)])
     assert second.load() == (None, [entry(1), entry(2)])
     assert len(keys(target, second.keys.batches)) == 2
+
+
+def test_nobody_writes_before_it_leads(target: EtcdTarget) -> None:
+    journal = EtcdJournal(target)
+    for write in (lambda: journal.append([entry(1)]), lambda: journal.snapshot(b"state")):
+        with pytest.raises(NotLeaderError):
+            write()
+    assert keys(target, journal.keys.all) == []
+
+
+def change(target: EtcdTarget, *changes: ep.RequestOp) -> None:
+    """Change keys as no coordinator does."""
+    client = EtcdClient(target)
+    client.transact(ep.TxnRequest(success=changes))
+    client.close()
+
+
+def delete(key: bytes) -> ep.RequestOp:
+    return ep.RequestOp(request_delete_range=ep.DeleteRangeRequest(key=key))
+
+
+def put(key: bytes, value: bytes) -> ep.RequestOp:
+    return ep.RequestOp(request_put=ep.PutRequest(key=key, value=value))
+
+
+def test_the_outcome_of_a_write_is_not_known_if_the_journal_was_put_back_meanwhile(target: EtcdTarget) -> None:
+    journal = lead(target)
+    journal.append([entry(1)])
+    change(target, delete(journal.keys.leader), delete(journal.keys.head))
+    with pytest.raises(CoordinatorLostError, match="Retrying is safe"):
+        journal.append([entry(2)])
+
+
+def test_a_leader_whose_head_was_changed_by_something_else_writes_no_more(
+    target: EtcdTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = lead(target)
+    journal.append([entry(1)])
+    head = jp.Head()
+    head.CopyFrom(journal._leading().head)
+    head.sequence += 7
+    change(target, put(journal.keys.head, head.SerializeToString()))
+    with pytest.raises(NotLeaderError):
+        journal.append([entry(2)])
+    assert f"{journal.where}: its head was changed by something else while this coordinator led" in caplog.text
+    assert EtcdJournal(target).load() == (None, [entry(1)])
+
+
+@pytest.mark.parametrize("damage", ["a piece is gone", "a piece is of another snapshot"])
+def test_a_journal_whose_snapshot_is_not_whole_is_refused(target: EtcdTarget, damage: str) -> None:
+    journal = lead(target)
+    journal.append([entry(1)])
+    journal.snapshot(b"s" * (PIECE_BYTES + 1))
+    first, second = keys(target, journal.keys.snapshots)
+    if damage == "a piece is gone":
+        change(target, delete(second))
+    else:
+        change(target, put(first, cut(b"other")[0]), delete(second))
+    with pytest.raises(JournalDamagedError, match="its snapshot of entry 1 is incomplete or damaged"):
+        EtcdJournal(target).load()
+
+
+class CompactedClient(EtcdClient):
+    """An etcd that is compacted before each look at an older revision."""
+
+    def range(self, request: ep.RangeRequest, *, timeout_s: float = 1.0) -> ep.RangeResponse:
+        if request.revision:
+            changed = self.transact(ep.TxnRequest(success=[put(f"{self.target.prefix}-other".encode(), b"")]))
+            body = json.dumps({"revision": changed.header.revision}).encode()
+            send("POST", f"http://{self.target.endpoints[0]}/v3/kv/compaction", body)
+        return super().range(request, timeout_s=timeout_s)
+
+
+def test_whoever_follows_reads_all_of_a_journal_that_was_compacted_under_it(target: EtcdTarget) -> None:
+    leader = lead(target)
+    for number in range(3):
+        leader.append([entry(number)])
+    journal = EtcdJournal(target)
+    found = journal.load_after(1)
+    assert found is not None
+    assert found.entries == [entry(1), entry(2)]
+    journal._client = CompactedClient(target)
+    assert journal.load_after(1) is None
+    leader.snapshot(b"state")
+    assert EtcdJournal(target).load_after(1) is None
+
+
+def test_an_etcd_that_does_not_answer_is_named_by_who_reads(target: EtcdTarget) -> None:
+    away = EtcdTarget(endpoints=("127.0.0.1:1",), prefix=target.prefix)
+    journal = EtcdJournal(away, read_s=0.0)
+    for read in (journal.load, lambda: journal.load_after(0)):
+        with pytest.raises(JournalUnavailableError, match=rf"the journal etcd://127.0.0.1:1/{target.prefix}"):
+            read()
+
+
+def test_a_write_that_etcd_refuses_for_another_reason_than_space_says_only_that(
+    target: EtcdTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", 4 * PIECE_BYTES)
+    journal = lead(target)
+    with pytest.raises(JournalUnavailableError, match="request is too large") as caught:
+        journal.append([entry(1, size=PIECE_BYTES + PIECE_BYTES * 3 // 4)])
+    assert "compact" not in str(caught.value)
+    journal.append([entry(2)])
+    assert journal.load() == (None, [entry(2)])
 
 
 def test_a_journal_that_lacks_an_entry_is_refused(target: EtcdTarget) -> None:
