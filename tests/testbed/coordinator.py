@@ -1,14 +1,18 @@
-"""A coordinator in a process of its own, that can be killed and started again on the same ports."""
+"""Coordinators: in a process that can be killed and started again on the same ports, or in a thread of the test's."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
 from strata.coordinator.entry.secret_tokens import make_token
+from strata.coordinator.server import Coordinator, CoordinatorConfig
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.testbed.pace import stretch
@@ -90,3 +94,36 @@ class GuardedProcess(CoordinatorProcess):
         known = {"token_id": made.token_id, "sha256": made.sha256, "role": role, "name": name}
         self.call(self.admin, "CreateToken", pb.CreateToken(tenant=tenant, **known))
         return made.text
+
+
+@dataclass(frozen=True)
+class ServedCoordinator:
+    """Where a coordinator is that runs in a thread."""
+
+    url: str
+    http_url: str
+    http_port: int
+
+
+@contextmanager
+def serving_in_thread(folder: Path) -> Iterator[ServedCoordinator]:
+    """Serve with HTTP, on an event loop of its own, until the block ends: for clients that block."""
+    config = CoordinatorConfig(
+        **dict.fromkeys(("grpc_address", "channel_address", "http_address"), "127.0.0.1:0"),
+        version="test",
+        state=f"sqlite://{folder}/j.db",
+    )
+    with asyncio.Runner() as runner:
+        coordinator = Coordinator(config)
+        runner.run(coordinator.__aenter__())
+        loop = runner.get_loop()
+        thread = threading.Thread(target=loop.run_forever, name="coordinator")
+        thread.start()
+        try:
+            assert coordinator.http_port is not None
+            http_url = f"http://127.0.0.1:{coordinator.http_port}"
+            yield ServedCoordinator(f"127.0.0.1:{coordinator.grpc_port}", http_url, coordinator.http_port)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            runner.run(coordinator.__aexit__())

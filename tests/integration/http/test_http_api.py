@@ -1,4 +1,4 @@
-"""The HTTP API of a real coordinator, with real workers: what it answers, refuses, and streams."""
+"""The HTTP API of a real coordinator, with real clients: what it answers, refuses, and streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.client.client import Client
 from strata.cluster.commands import ConfirmCommit, RegisterDataset, ReportPart, WorkerState
 from strata.cluster.events import Cause
 from strata.cluster.values import CommitRecord, Divergence, PartReport, Span, WorkerAccount
-from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.coordinator import CoordinatorProcess, ServedCoordinator, serving_in_thread
 from tests.testbed.pace import stretch
 from tests.testbed.waiting import wait_until
 
@@ -28,13 +28,14 @@ HOSTILE = "<script>alert(1)</script>\u05d0" + "x" * 90
 
 
 @pytest.fixture(scope="module")
-def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
-    process = CoordinatorProcess(tmp_path_factory.mktemp("http"))
-    with process.serving():
-        yield process
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCoordinator]:
+    with serving_in_thread(tmp_path_factory.mktemp("http")) as coordinator:
+        yield coordinator
 
 
-def ask(coordinator: CoordinatorProcess, path: str, **headers: str) -> tuple[int, Any, dict[str, str]]:
+def ask(
+    coordinator: CoordinatorProcess | ServedCoordinator, path: str, **headers: str
+) -> tuple[int, Any, dict[str, str]]:
     """Return status, JSON and headers of an answer."""
     request = urllib.request.Request(coordinator.http_url + path, headers=headers)
     try:
@@ -47,7 +48,7 @@ def ask(coordinator: CoordinatorProcess, path: str, **headers: str) -> tuple[int
             return error.code, json.loads(body) if body else None, dict(error.headers)
 
 
-def get(coordinator: CoordinatorProcess, path: str) -> Any:
+def get(coordinator: CoordinatorProcess | ServedCoordinator, path: str) -> Any:
     status, body, _ = ask(coordinator, path)
     assert status == 200, body
     return body
@@ -71,7 +72,7 @@ def test_a_coordinator_without_jobs_is_healthy_and_its_page_is_empty(tmp_path: P
         assert get(process, "/api/events")["items"] == []
 
 
-def test_workers_barriers_checkpoints_and_events_are_shown_as_they_are(coordinator: CoordinatorProcess) -> None:
+def test_workers_barriers_checkpoints_and_events_are_shown_as_they_are(coordinator: ServedCoordinator) -> None:
     with ExitStack() as stack:
         a = stack.enter_context(Client(coordinator.url, "a", job_id="shown", address="host-a", gpu_count=8))
         a.wait_registered()  # before b begins, so that it has rank 0
@@ -115,7 +116,7 @@ def test_workers_barriers_checkpoints_and_events_are_shown_as_they_are(coordinat
     assert "checkpoint begun" in kinds
 
 
-def test_what_does_not_exist_is_404_and_what_cannot_be_is_422_in_words(coordinator: CoordinatorProcess) -> None:
+def test_what_does_not_exist_is_404_and_what_cannot_be_is_422_in_words(coordinator: ServedCoordinator) -> None:
     with Client(coordinator.url, "a", job_id="refusals") as client:
         client.wait_registered()
         for path, status, words in (
@@ -141,7 +142,7 @@ def test_what_does_not_exist_is_404_and_what_cannot_be_is_422_in_words(coordinat
             assert (answered, words in body["detail"]) == (status, True), (path, body)
 
 
-def test_a_poll_of_nothing_is_304_and_empty(coordinator: CoordinatorProcess) -> None:
+def test_a_poll_of_nothing_is_304_and_empty(coordinator: ServedCoordinator) -> None:
     path = "/api/datasets?job=polled"
     with Client(coordinator.url, "a", job_id="polled") as client:
         client.wait_registered()
@@ -155,7 +156,7 @@ def test_a_poll_of_nothing_is_304_and_empty(coordinator: CoordinatorProcess) -> 
         assert ask(coordinator, path, **{"If-None-Match": '"other"'})[0] == 200
 
 
-def test_a_poll_of_events_is_304_until_something_happens(coordinator: CoordinatorProcess) -> None:
+def test_a_poll_of_events_is_304_until_something_happens(coordinator: ServedCoordinator) -> None:
     path = "/api/events?job=quiet"
     with Client(coordinator.url, "a", job_id="quiet") as client:
         client.wait_registered()
@@ -167,7 +168,7 @@ def test_a_poll_of_events_is_304_until_something_happens(coordinator: Coordinato
 
 
 def test_a_checkpoint_says_which_ranks_differ_and_a_job_without_workers_where_it_was(
-    coordinator: CoordinatorProcess,
+    coordinator: ServedCoordinator,
 ) -> None:
     diverged = Divergence((1,), "head.weight", 1)
     with (
@@ -193,7 +194,7 @@ def test_a_checkpoint_says_which_ranks_differ_and_a_job_without_workers_where_it
     assert get(coordinator, "/api/dashboard?job=split")["job"]["epoch"] == 2
 
 
-def test_paging_shows_every_worker_once(coordinator: CoordinatorProcess) -> None:
+def test_paging_shows_every_worker_once(coordinator: ServedCoordinator) -> None:
     clients = [Client(coordinator.url, f"w{number}", job_id="paged", keep_alive_s=0) for number in range(7)]
     try:
         for client in clients:
@@ -212,7 +213,7 @@ def test_paging_shows_every_worker_once(coordinator: CoordinatorProcess) -> None
             client.close()
 
 
-def test_events_stream_from_a_position_on_as_they_happen(coordinator: CoordinatorProcess) -> None:
+def test_events_stream_from_a_position_on_as_they_happen(coordinator: ServedCoordinator) -> None:
     with Client(coordinator.url, "a", job_id="streamed") as client:
         client.wait_registered()
         wait_until(lambda: bool(get(coordinator, "/api/events?job=streamed")["items"]), "it has joined")
@@ -269,7 +270,7 @@ def test_a_failure_is_counted_once_however_soon_after_it_the_coordinator_is_kill
 
 
 def test_a_taken_port_is_one_line_and_without_http_there_is_none(
-    tmp_path: Path, coordinator: CoordinatorProcess
+    tmp_path: Path, coordinator: ServedCoordinator
 ) -> None:
     second = CoordinatorProcess(tmp_path, "--http-port", str(coordinator.http_port))
     with pytest.raises(RuntimeError, match="HTTP cannot listen on"), second.serving():
@@ -282,7 +283,7 @@ def test_a_taken_port_is_one_line_and_without_http_there_is_none(
             ask(third, "/api/health")
 
 
-def test_what_was_just_made_is_found(coordinator: CoordinatorProcess) -> None:
+def test_what_was_just_made_is_found(coordinator: ServedCoordinator) -> None:
     for number in range(5):
         get(coordinator, "/api/jobs")  # a copy that does not have it
         with Client(coordinator.url, "a", job_id=f"new{number}", keep_alive_s=0) as client:
@@ -290,7 +291,7 @@ def test_what_was_just_made_is_found(coordinator: CoordinatorProcess) -> None:
             assert get(coordinator, f"/api/workers/a?job=new{number}")["worker_id"] == "a"
 
 
-def test_more_barriers_are_counted_than_are_kept(coordinator: CoordinatorProcess) -> None:
+def test_more_barriers_are_counted_than_are_kept(coordinator: ServedCoordinator) -> None:
     with Client(coordinator.url, "a", job_id="met") as client:
         client.wait_registered()
         for number in range(1_030):
@@ -299,7 +300,7 @@ def test_more_barriers_are_counted_than_are_kept(coordinator: CoordinatorProcess
         assert len(get(coordinator, "/api/barriers?job=met")["released"]) == 50
 
 
-def test_an_epoch_that_is_not_kept_any_more_is_not_said_to_be_unseen(coordinator: CoordinatorProcess) -> None:
+def test_an_epoch_that_is_not_kept_any_more_is_not_said_to_be_unseen(coordinator: ServedCoordinator) -> None:
     with Client(coordinator.url, "a", job_id="epochs") as client:
         client.wait_registered()
         client.ask(RegisterDataset(job_id="epochs", dataset_id="d", total_samples=4, shard_size=4))
@@ -319,7 +320,7 @@ def test_an_epoch_that_is_not_kept_any_more_is_not_said_to_be_unseen(coordinator
 
 
 @pytest.mark.parametrize("path", ["/api/health", "/api/jobs", "/api/events", "/metrics", "/api/nothing"])
-def test_head_is_answered_with_the_headers_of_get(coordinator: CoordinatorProcess, path: str) -> None:
+def test_head_is_answered_with_the_headers_of_get(coordinator: ServedCoordinator, path: str) -> None:
     with ExitStack() as stack:
         connection = http.client.HTTPConnection("127.0.0.1", coordinator.http_port, timeout=stretch(20))
         stack.callback(connection.close)
