@@ -216,6 +216,7 @@ class Desk:
             raise NotReadyError from error
         self._snapshot, self._taken_s = snapshot, time.monotonic()
         self._rows.forget(snapshot)
+        self._moves.forget(snapshot)
         return snapshot
 
     def _forget_taking(self, task: Awaitable[Snapshot]) -> None:

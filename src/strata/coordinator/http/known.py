@@ -106,6 +106,13 @@ class Moves:
         self._last[key] = assignment, moved
         return moved
 
+    def forget(self, snapshot: Snapshot) -> None:
+        """Forget jobs that are gone; another one of the same name has moved nothing yet."""
+        # A list first: a heavy answer counts in another thread meanwhile.
+        for key in list(self._last):
+            if key[0] not in snapshot.jobs:
+                self._last.pop(key, None)
+
 
 class Encoded(NamedTuple):
     """An answer that is JSON already."""
@@ -129,8 +136,8 @@ class WorkerRows:
 
     def forget(self, snapshot: Snapshot) -> None:
         """Forget jobs and workers that are gone."""
-        for job_id in [each for each in self._rows if each not in snapshot.jobs]:
-            del self._rows[job_id]
+        for job_id in (self._rows.keys() | self._slow.keys()) - snapshot.jobs.keys():
+            self._rows.pop(job_id, None)
             self._slow.pop(job_id, None)
         for job_id, rows in self._rows.items():
             if len(rows) > len(snapshot.jobs[job_id].workers):

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from strata.cluster import commands as c
 from strata.cluster.access import Principal, Role
 from strata.coordinator.entry.gate import Caller
 from strata.coordinator.http import desk as module
@@ -114,3 +115,43 @@ async def test_head_of_a_stream_of_events_ends() -> None:
         await api.join("a")
         answer = await api.get("/api/events", method="HEAD", accept="text/event-stream")
         assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+
+
+async def test_a_job_that_was_made_anew_does_not_move_the_shards_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_AGE_S", -1.0)
+    async with serving_api() as api:
+
+        async def deal(*workers: str) -> None:
+            generation = api.dispatcher.cluster.job("job").membership.generation
+            asking = [
+                c.LeaseShards(
+                    job_id="job", worker_id=worker, incarnation="1-x", generation=generation, dataset_id="d", epoch=0
+                )
+                for worker in workers
+            ]
+            await api.ask(*asking)
+
+        dataset = c.RegisterDataset(job_id="job", dataset_id="d", total_samples=60, shard_size=1)
+
+        async def moved() -> int | None:
+            (found,) = (await api.see("/api/datasets?job=job"))["items"]
+            return found["moved_shards"]
+
+        await api.join("a", "b")
+        await api.ask(dataset)
+        await deal("a", "b")
+        assert await moved() is None
+        await api.join("c")
+        await deal("a", "b", "c")
+        assert await moved() == 20
+        assert await moved() == 20
+        for worker in ("a", "b", "c"):
+            await api.ask(c.Goodbye(job_id="job", worker_id=worker, incarnation="1-x"))
+        await api.ask(c.RemoveJob(job_id="job"))
+        assert (await api.see("/api/jobs"))["jobs"] == []
+        await api.join("d")
+        await api.ask(dataset)
+        await deal("d")
+        assert await moved() is None
