@@ -31,6 +31,8 @@ from strata.coordinator.telemetry.event_store import EventStore
 from strata.coordinator.telemetry.feed import Feed
 from strata.coordinator.telemetry.history import History
 
+BEGAN_S = 1_000_000.0
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -49,7 +51,7 @@ class ServedApi:
     """A coordinator without its ports. Its clock stands still unless it is moved; begin it on a running loop."""
 
     def __init__(self, journal: Journal | None = None) -> None:
-        self.clock = ManualClock(wall_s=1_000.0)
+        self.clock = ManualClock(wall_s=BEGAN_S)
         self.leadership = lead_alone(self.clock)
         self.feed = Feed()
         self.history = History(self.feed, EventStore("life"))
@@ -63,7 +65,7 @@ class ServedApi:
         )
         self.snapshots = Snapshots(self.dispatcher, Sessions(), self.feed)
         self._loop = asyncio.get_running_loop()
-        facts = Facts(version="test", started_s=1_000.0, journal="memory", grpc_port=1, channel_port=2)
+        facts = Facts(version="test", started_s=BEGAN_S, journal="memory", grpc_port=1, channel_port=2)
         self.desk = Desk(self._take, self.feed, self.history, facts, self.dispatcher.now_s, self.leadership)
         self.app: ASGIApp = make_app(self.desk)
 
