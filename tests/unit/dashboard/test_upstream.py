@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import ssl
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -19,16 +20,16 @@ import pytest
 
 from strata.client.credentials import Credentials
 from strata.coordinator.entry.certificates import make_certificates
+from strata.dashboard import upstream
 from strata.dashboard.page_server import DashboardServer
 from strata.dashboard.upstream import Upstream
 from strata.errors import PortTakenError
 from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports
-from tests.testbed.waiting import wait_until
 from tests.testbed.web import serve_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from email.message import Message
     from pathlib import Path
 
@@ -151,47 +152,80 @@ def test_of_several_coordinators_one_that_answers_is_asked_and_all_are_named_if_
     assert all(f"http://127.0.0.1:{port} does not answer" in json.loads(body)["detail"] for port in (gone, other))
 
 
-def test_what_does_not_speak_http_is_told_from_what_is_away() -> None:
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """The address of something that takes one connection, reads what is asked, and does this with it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def answer() -> None:
+        def serve() -> None:
             connection, _ = listening.accept()
             with connection:
                 connection.recv(1 << 16)
-                connection.sendall(b"\x00\x00\x12\x04\x00 not a word of HTTP\r\n\r\n")
+                answer(connection)
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        with serving(f"127.0.0.1:{listening.getsockname()[1]}") as server:
-            status, _, body = get(f"{server.url}/api/jobs")
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
         thread.join()
+
+
+def test_what_does_not_speak_http_is_told_from_what_is_away() -> None:
+    words = b"\x00\x00\x12\x04\x00 not a word of HTTP\r\n\r\n"
+    with answering(lambda connection: connection.sendall(words)) as address, serving(address) as server:
+        status, _, body = get(f"{server.url}/api/jobs")
     assert status == 502
     assert "give its HTTP port" in json.loads(body)["detail"]
 
 
+def reset(connection: socket.socket) -> None:
+    """Close a connection as a killed process or a firewall does."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_coordinator_that_goes_away_before_it_answers_is_said_in_words() -> None:
+    with answering(reset) as address, serving(address) as server:
+        status, _, body = get(f"{server.url}/api/jobs")
+    assert status == 502
+    assert "Connection reset by peer" in json.loads(body)["detail"]
+
+
+def test_a_coordinator_that_takes_a_request_and_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "HEAD_S", 0.01)
+    is_over = threading.Event()
+    with answering(lambda _: is_over.wait(stretch(60))) as address:
+        with serving(address) as server:
+            status, _, body = get(f"{server.url}/api/jobs")
+        is_over.set()
+    assert (status, json.loads(body)["detail"]) == (
+        502,
+        f"the coordinator at http://{address} does not answer: no answer",
+    )
+
+
+def test_what_a_proxy_says_before_the_answer_is_not_taken_for_it() -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+    answer = hints + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with answering(lambda connection: connection.sendall(answer)) as address, serving(address) as server:
+        assert get(f"{server.url}/api/jobs") == (200, ANY, b"{}")
+
+
 def test_an_answer_without_end_arrives_piece_by_piece() -> None:
     more = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def answer() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: one\n\n")
-                assert more.wait(stretch(60))
-                connection.sendall(b"data: two\n\n")
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: one\n\n")
+        assert more.wait(stretch(60))
+        connection.sendall(b"data: two\n\n")
 
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        with (
-            serving(f"127.0.0.1:{listening.getsockname()[1]}") as server,
-            urllib.request.urlopen(f"{server.url}/api/events", timeout=stretch(60)) as stream,
-        ):
-            assert stream.readline() == b"data: one\n"
-            more.set()
-            assert stream.readline() == b"\n"
-            assert stream.readline() == b"data: two\n"
-        wait_until(lambda: not thread.is_alive(), "the end of the stream")
+    with (
+        answering(answer) as address,
+        serving(address) as server,
+        urllib.request.urlopen(f"{server.url}/api/events", timeout=stretch(60)) as stream,
+    ):
+        assert stream.readline() == b"data: one\n"
+        more.set()
+        assert stream.readline() == b"\n"
+        assert stream.readline() == b"data: two\n"
 
 
 def test_a_token_of_the_page_does_not_go_to_another_machine_without_tls() -> None:
