@@ -79,6 +79,20 @@ def test_their_number_is_bounded(notes: list[tuple[float, float, int]]) -> None:
         assert len(list(tiers)) <= 9
 
 
+@given(notes=NOTES, newest=st.integers(0, 6))
+def test_what_is_split_adds_up_to_the_total(notes: list[tuple[float, float, int]], newest: int) -> None:
+    tiers = small_tiers()
+    for at_s, seconds, part in notes:
+        add(tiers, at_s, seconds, part)
+    older, fresh = tiers.split(newest)
+    starts_s = sorted(bucket.start_s for bucket in tiers.tiers[0].values())
+    assert [bucket.start_s for bucket in fresh] == starts_s[max(0, len(starts_s) - newest) :]
+    for bucket in fresh:
+        older.fold(bucket)
+    assert older.parts == pytest.approx(tiers.total().parts)
+    assert older.steps == pytest.approx(len(notes))
+
+
 def test_a_bucket_of_a_file_is_not_put_back_where_its_time_is_over() -> None:
     tiers = small_tiers()
     for start_s in (100.0, 102.0, 104.0, 106.0):

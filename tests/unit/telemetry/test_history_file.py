@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from strata.coordinator.telemetry import history_file as module
 from strata.coordinator.telemetry.event_store import EventStore
 from strata.coordinator.telemetry.feed import Feed
 from strata.coordinator.telemetry.history import History
@@ -136,6 +137,25 @@ async def test_the_file_stays_within_its_bound_and_totals_survive(tmp_path: Path
         assert path.stat().st_size <= 20_000
     found, before = again(path).job("job2"), history.job("job2")
     assert reckon_job(found).parts["compute"] == pytest.approx(reckon_job(before).parts["compute"], rel=0.01)
+
+
+async def test_a_series_for_which_there_is_no_room_is_cut_and_nothing_in_it_is_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OPEN", 10)
+    path, history = tmp_path / "h.jsonl", new_history()
+    file = HistoryFile(path, max_bytes=12_000)
+    worker = FakeWorker("w", history.job("job"), began_s=0.0)
+    for _ in range(150):
+        # Less than an interval, so that the last one is written, and changes, and is written again.
+        worker.spend(compute=0.75)
+        worker.steps += 1
+        worker.step += 1
+        worker.report()
+        await file.save(history, now_s=worker.now_s)
+        found = again(path).job("job").tiers
+        assert found.total().covered_s == pytest.approx(worker.now_s, abs=1e-3)
+    assert 10 <= len(list(found)) < len(list(history.job("job").tiers))
 
 
 async def test_jobs_for_which_there_is_no_room_are_left_out_the_longest_silent_first(tmp_path: Path) -> None:

@@ -149,6 +149,17 @@ class Tiers:
             self._total = self._add_up()
         return self._total
 
+    def split(self, newest: int) -> tuple[Bucket, list[Bucket]]:
+        """Return all but the newest buckets of the finest tier as one bucket, and those as they are."""
+        places = sorted(self.tiers[0])
+        fresh = [self.tiers[0][place] for place in places[max(0, len(places) - newest) :]]
+        first_s = fresh[0].start_s if fresh else math.inf
+        older = Bucket(0.0, 0.0)
+        for bucket in (self.older, *self):
+            if bucket.width_s != self.widths_s[0] or bucket.start_s < first_s:
+                older.fold(bucket)
+        return older, fresh
+
     def _add_up(self) -> Bucket:
         finest = self.tiers[0]
         if self._settled is None:

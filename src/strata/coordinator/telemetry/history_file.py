@@ -13,7 +13,7 @@ from typing import Any
 
 from strata.cluster.values import PARTS, WorkerAccount
 from strata.coordinator.entry.private_files import make_private
-from strata.coordinator.telemetry.buckets import Bucket, Tiers
+from strata.coordinator.telemetry.buckets import OPEN, Bucket, Tiers
 from strata.coordinator.telemetry.history import History
 from strata.coordinator.telemetry.job_history import CheckpointTrack, JobHistory, MarkNote, WorkerTrack
 
@@ -138,14 +138,14 @@ class HistoryFile:
         lines = [_line(row) for row in _tier_rows(COORDINATOR, history.requests)]
         room = self._max_bytes // 2 - sum(map(len, lines))
         for job_id, job in reversed(history.jobs.items()):
-            mine = [_line(row) for row in _job_rows(job_id, job)]
-            size = sum(map(len, mine))
-            if size > room:
-                # Its totals stay, and its series begins anew.
-                total = job.tiers.total()
-                mine = [_line(_totals_row(job)), _line(_bucket_row(job_id, -1, total))]
-                size = sum(map(len, mine))
-            if size > room:
+            # Where its series does not fit, its totals stay, and so do the intervals that may still change: those are
+            # written again, and would be counted twice if they were in the totals.
+            choices = _job_rows(job_id, job), _short_rows(job_id, job, newest=OPEN), _short_rows(job_id, job, newest=0)
+            for rows in choices:
+                mine = [_line(row) for row in rows]
+                if (size := sum(map(len, mine))) <= room:
+                    break
+            else:
                 break
             room -= size
             lines = mine + lines
@@ -205,6 +205,14 @@ def _job_rows(job_id: str, job: JobHistory) -> Iterator[Row]:
         yield {"job": job_id, "mark": list(mark)}
     for track in job.checkpoints.values():
         yield _checkpoint_row(job_id, track)
+
+
+def _short_rows(job_id: str, job: JobHistory, *, newest: int) -> Iterator[Row]:
+    older, fresh = job.tiers.split(newest)
+    yield _totals_row(job)
+    yield _bucket_row(job_id, -1, older)
+    for bucket in fresh:
+        yield _bucket_row(job_id, 0, bucket)
 
 
 def _tier_rows(job_id: str, tiers: Tiers) -> Iterator[Row]:
