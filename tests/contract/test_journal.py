@@ -348,6 +348,19 @@ def test_of_a_file_with_a_page_that_cannot_be_read_the_entries_before_it_are_kep
         assert journal.load() == (b"state", [*found, entries[0]])
 
 
+def test_what_an_earlier_round_of_the_log_left_behind_is_no_damage(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "open" / "journal.db")) as journal:
+        for entry in ENTRIES[:4]:
+            journal.append([entry])
+        # As SQLite does by itself when the log is long: the next write begins it again, over the first old frames.
+        journal._database.execute("PRAGMA wal_checkpoint(RESTART)")
+        journal.append(ENTRIES[4:])
+        shutil.copytree(tmp_path / "open", tmp_path / "crashed")
+    assert find_damage(tmp_path / "crashed" / "journal.db-wal") is None
+    with closing(SqliteJournal(tmp_path / "crashed" / "journal.db")) as journal:
+        assert journal.load() == (None, ENTRIES)
+
+
 def header_of_log(at: int, value: bytes) -> Callable[[bytes], bytes]:
     return lambda data: data[:at] + value + data[at + len(value) :]
 
