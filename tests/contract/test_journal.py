@@ -389,9 +389,12 @@ def test_a_log_whose_header_is_damaged_is_missed_by_the_count_of_entries(
         SqliteJournal(path)
 
 
-def test_two_coordinators_cannot_have_one_journal(path: Path) -> None:
+@pytest.mark.parametrize("is_new", [True, False])
+def test_two_coordinators_cannot_have_one_journal(tmp_path: Path, is_new: bool) -> None:
+    path = tmp_path / "journal.db"
     journal = SqliteJournal(path)
-    journal.append(ENTRIES[:1])
+    if not is_new:
+        journal.append(ENTRIES[:1])
     with pytest.raises(JournalUnavailableError, match="another coordinator has it open; stop that one first") as raised:
         SqliteJournal(path)
     assert "Free space" not in str(raised.value)
