@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import random
 import shutil
 import sqlite3
@@ -275,9 +277,9 @@ def test_a_file_that_is_no_database_any_more_is_put_aside_when_its_loss_is_accep
     assert SqliteJournal(path).load() == (None, ENTRIES[:2])
 
 
-def kept_numbers(path: Path) -> list[int]:
+def kept_numbers(path: Path, copy: str = "journal.db.damaged") -> list[int]:
     """Return the numbers of the entries in the copy of a damaged journal."""
-    with closing(sqlite3.connect(path.with_name("journal.db.damaged"))) as database:
+    with closing(sqlite3.connect(path.with_name(copy))) as database:
         return [number for (number,) in database.execute("SELECT number FROM entries ORDER BY number")]
 
 
@@ -311,16 +313,29 @@ def test_entries_after_a_damaged_one_are_copied_before_they_are_dropped(path: Pa
             SqliteJournal(path)
 
 
-def test_nothing_is_dropped_that_cannot_be_copied(path: Path) -> None:
+def test_nothing_is_dropped_that_cannot_be_copied(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(path, "UPDATE entries SET command = x'00' WHERE number = 3")
-    path.with_name("journal.db.damaged").mkdir()
-    words = r"cannot be repaired: its damaged content cannot be copied to .*journal\.db\.damaged"
+
+    def refuse(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    words = r"cannot be repaired: its damaged content cannot be copied to .*journal\.db\.damaged: .*No space left"
     with closing(SqliteJournal(path, accept_loss=True)) as journal:
-        with pytest.raises(JournalUnavailableError, match=words):
-            journal.load()
-        path.with_name("journal.db.damaged").rmdir()
+        with monkeypatch.context() as patched:
+            patched.setattr("strata.coordinator.journal.sqlite.make_private", refuse)
+            with pytest.raises(JournalUnavailableError, match=words):
+                journal.load()
         assert journal.load() == (None, ENTRIES[:2])
     assert kept_numbers(path) == [1, 2, 3, 4, 5]
+
+
+def test_a_second_loss_leaves_the_copy_of_the_first(path: Path) -> None:
+    for number in (3, 2):
+        change(path, f"UPDATE entries SET command = x'00' WHERE number = {number}")
+        with closing(SqliteJournal(path, accept_loss=True)) as journal:
+            assert journal.load() == (None, ENTRIES[: number - 1])
+    assert kept_numbers(path) == [1, 2, 3, 4, 5]
+    assert kept_numbers(path, copy="journal.db.damaged-2") == [1, 2]
 
 
 @pytest.mark.parametrize("damaged", [50, 99])

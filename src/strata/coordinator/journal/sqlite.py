@@ -7,6 +7,7 @@ journal that lacks more refuses to be opened.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 import sqlite3
@@ -119,18 +120,21 @@ class SqliteJournal:
             if not self._accepts_loss or isinstance(translated, JournalUnavailableError):
                 raise translated from error
             self._accept_loss(str(error))
-            self._begin_anew(snapshot, rows)
+            self._rewrite(snapshot, rows)
         return snapshot, rows
 
-    def _begin_anew(self, snapshot: _Row | None, rows: list[_Row]) -> None:
+    def _rewrite(self, snapshot: _Row | None, rows: list[_Row]) -> None:
         """Replace the file, because one with a bad page cannot be written to."""
         self._database.close()
         for file in (self._path, self._log_path):
             file.unlink(missing_ok=True)
         self._open()
-        with self._transaction():
-            self._database.executemany("INSERT INTO snapshots VALUES (?, ?, ?)", [snapshot] if snapshot else [])
-            self._database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+        try:
+            with self._transaction():
+                self._database.executemany("INSERT INTO snapshots VALUES (?, ?, ?)", [snapshot] if snapshot else [])
+                self._database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Make entries durable with one transaction."""
@@ -211,9 +215,8 @@ class SqliteJournal:
         self._tolerate(problem)
         if self._is_put_aside:
             return
-        kept = self._path.with_name(f"{self._path.name}.damaged")
+        kept = _name_copy(self._path)
         try:
-            kept.unlink(missing_ok=True)
             make_private(kept)
             # By SQLite: closing another descriptor of the file would end this process's locks on it.
             with closing(sqlite3.connect(kept)) as copy:
@@ -229,11 +232,11 @@ class SqliteJournal:
         log.warning("the damaged %s is kept as %s", self._path, kept)
 
     def _put_aside(self) -> None:
-        """Copy the damaged files, for whoever can save more of them."""
+        """Copy the damaged files, so that more of them can be recovered by hand."""
         self._is_put_aside = True
         for file in (self._path, self._log_path):
             if file.exists():
-                kept = file.with_name(f"{file.name}.damaged")
+                kept = _name_copy(file)
                 make_private(kept)
                 shutil.copyfile(file, kept)
                 log.warning("the damaged %s is kept as %s", file, kept)
@@ -273,6 +276,13 @@ class SqliteJournal:
         if code in _UNAVAILABLE:
             return JournalUnavailableError(str(self._path), str(error))
         return JournalDamagedError(str(self._path), str(error))
+
+
+def _name_copy(file: Path) -> Path:
+    """Return a free name for the copy of a damaged file: an earlier copy may have what the file has lost since."""
+    suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (file.with_name(f"{file.name}.damaged{suffix}") for suffix in suffixes)
+    return next(name for name in names if not name.exists())
 
 
 class _Transaction:
