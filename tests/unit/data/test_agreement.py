@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,12 @@ def test_what_decides_the_tokens_of_a_packed_dataset_is_compared(order: str, opt
 def test_what_decides_the_tokens_of_a_bucketed_dataset_is_compared(option: str, value: Any) -> None:
     found = differing(bucketed().agreement(), bucketed(**{option: value}).agreement())
     assert found == {f"assembled.{'buckets' if option == 'boundaries' else option}"}
+
+
+def test_ranks_may_load_batches_of_their_own_size_where_nothing_depends_on_it() -> None:
+    for options, found in (({}, set()), ({"drop_last": True}, {"batch_size"})):
+        mine, theirs = (documents(batch_size=size, **options).plan.agreement() for size in (1, 2))
+        assert differing(mine, theirs) == found
 
 
 def test_ranks_may_pack_batches_of_their_own_size_where_nothing_depends_on_it() -> None:
@@ -171,6 +178,10 @@ def listed(least: int) -> Any:
     return lambda batch: np.isin(batch["x"], kept)
 
 
+def holding(held: Any) -> Any:
+    return lambda batch: held
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -182,8 +193,11 @@ def listed(least: int) -> Any:
         KeepSlim,
         nested,
         listed,
+        lambda least: holding({"least": least, "kinds": ["web"]}),
+        lambda least: holding({"web", f"code {least}"}),
+        lambda least: holding((1, [least])),
     ],
-    ids=["partial", "closure", "default", "instance", "method", "slots", "nested", "array"],
+    ids=["partial", "closure", "default", "instance", "method", "slots", "nested", "array", "dict", "set", "tuple"],
 )
 def test_a_filter_made_with_another_value_is_another_filter(make: Any) -> None:
     assert name_function(make(3)) == name_function(make(3))
@@ -197,12 +211,25 @@ def test_a_filter_that_reads_a_global_name_of_another_value_is_another_filter(
         return batch["x"] > LEAST
 
     before = name_function(keep)
-    monkeypatch.setattr(sys.modules[__name__], "LEAST", 4)
-    assert name_function(keep) != before
+    for value in (4, (4, 5), [4, [5]]):
+        monkeypatch.setattr(sys.modules[__name__], "LEAST", value)
+        assert name_function(keep) != before
+        before = name_function(keep)
+    # Objects are not values: what they hold may differ from process to process.
+    monkeypatch.setattr(sys.modules[__name__], "LEAST", [object()])
+    assert "LEAST" not in str(name_function(keep))
+
+
+@pytest.mark.parametrize("held", [threading.Lock(), Keep])
+def test_of_an_object_that_is_no_value_the_name_says_only_the_type(held: Any) -> None:
+    kind = held if isinstance(held, type) else type(held)
+    assert str(name_function(holding(held))).endswith(f"(held={kind.__module__}.{kind.__qualname__})")
 
 
 def test_the_name_of_a_filter_says_the_values_that_it_was_made_with() -> None:
     assert "least=3" in str(name_function(make_filter(3)))
+    assert str(name_function(holding({"b": 2, "a": (1, "x")}))).endswith("(held={'a': [1, 'x'], 'b': 2})")
+    assert str(name_function(holding({"b", "a"}))).endswith("(held={'a', 'b'})")
     assert len(str(name_function(Keep("x" * 10_000)))) < 200
 
 

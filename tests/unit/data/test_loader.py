@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,11 @@ from hypothesis import strategies as st
 
 from strata import open_dataset
 from strata.data import Dataset, merge_states
+from strata.data.loading.position import Position
+from strata.data.loading.shares import BatchCut, Share
 from strata.errors import CorruptFileError, DamagedRecordError, PositionMismatchError
+from strata.sharding.ranges import RangeSet
+from strata.sharding.shard_layout import ShardLayout
 from tests.testbed.data.rows import MemoryRows, refuse_row
 from tests.testbed.pace import stretch
 
@@ -197,6 +202,8 @@ def test_work_is_reported_as_it_is_delivered() -> None:
     assert next(batches, None) is None
     assert [(epoch, rows.tolist()) for epoch, rows in dataset.delivered()] == [(0, [[3, 8, 10], [1, 5, 10], [0, 0, 2]])]
     assert dataset.epoch == 1
+    with pytest.raises(TypeError, match="work is dealt by a coordinator cannot be sent to another process"):
+        pickle.dumps(dataset)
 
 
 def test_loaders_that_share_shards_on_demand_deliver_each_sample_once() -> None:
@@ -226,6 +233,30 @@ def test_resuming_mid_epoch_reads_only_what_is_needed() -> None:
     resumed.load_state_dict(state)
     assert ids(resumed) == list(range(9_998_950, 10_000_000))
     assert sorted(rows.reads) == [(9_998_950, 9_999_000), (9_999_000, 10_000_000)]
+
+
+def test_the_position_is_exact_after_thousands_of_scattered_samples() -> None:
+    layout = ShardLayout(total_samples=12_000, shard_size=2, shuffle=False)
+    position = Position(layout, {}, BatchCut(global_batch_size=1_000, share=Share()))
+    # One sample of each shard, so that no two join: more than are gathered before they are counted.
+    for start in range(0, 6_000, 1_000):
+        position.record(0, [(shard, 0, 1) for shard in range(start, start + 1_000)])
+    left = position.cursor(0).remaining(layout.order(epoch=0))
+    assert left == RangeSet.from_runs([1] * 12_000)
+
+
+def test_only_in_global_order_is_a_number_of_batches_a_place() -> None:
+    dataset = open_dataset(MemoryRows(100), batch_size=10, order="global")
+    expected = ids(dataset)[30:]
+    dataset.seek(0, 3)
+    assert ids(dataset) == expected
+    with pytest.raises(ValueError, match="batches is 11; use at most 10"):
+        dataset.seek(0, 11)
+    for order in ("sticky", "dynamic"):
+        with pytest.raises(
+            ValueError, match=rf"seek\(\) is for order='global', not for '{order}'; load a state instead"
+        ):
+            open_dataset(MemoryRows(100), batch_size=10, order=order).seek(0, 3)
 
 
 @pytest.mark.parametrize("order", ["sticky", "global"])

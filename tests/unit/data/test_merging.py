@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strata import open_dataset
 from strata.data import Dataset, merge_states
+from strata.errors import PositionMismatchError
 from tests.testbed.data.rows import MemoryRows
 
 EPOCHS = 6
@@ -120,3 +121,37 @@ def test_loaders_that_take_shards_on_demand_and_are_far_apart_are_told_to_meet()
         next(ahead)
     with pytest.raises(ValueError, match="let loaders that take shards on demand meet"):
         merge_states([part.state_dict() for part in parts])
+
+
+def test_loaders_that_take_shards_on_demand_may_be_one_epoch_apart() -> None:
+    def opened() -> Dataset:
+        return open_dataset(MemoryRows(100), batch_size=10, order="dynamic", shard_size=10, epochs=None)
+
+    parts = opened().split(2)
+    first = next(iter(parts[0]))["id"].tolist()
+    second: list[int] = []
+    for batch in parts[1]:
+        (first if parts[1].epoch == 0 else second).extend(batch["id"].tolist())
+        if parts[1].epoch == 1:
+            break
+    merged = merge_states([reload(part.state_dict()) for part in parts])
+    assert merged["epoch"] == 0
+    resumed = opened()
+    resumed.load_state_dict(merged)
+    for batch in resumed.resume(until_epoch=2):
+        (first if resumed.epoch == 0 else second).extend(batch["id"].tolist())
+    assert sorted(first) == sorted(second) == list(range(100))
+
+
+def test_states_that_are_not_of_one_job_are_not_merged() -> None:
+    def state(rank: int, world_size: int, **options: Any) -> dict[str, Any]:
+        options = {"batch_size": 5, "shard_size": 10, **options}
+        return open_dataset(MemoryRows(100), rank=rank, world_size=world_size, **options).state_dict()
+
+    with pytest.raises(ValueError, match="there are no states to merge; give that of each rank"):
+        merge_states([])
+    with pytest.raises(ValueError, match="the states are of 2, 3 loaders; merge those of one moment"):
+        merge_states([state(0, 3), state(1, 2)])
+    for option, value in (("seed", 1), ("order", "global")):
+        with pytest.raises(PositionMismatchError, match=rf"{option} was {value!r} and is"):
+            merge_states([state(0, 2), state(1, 2, **{option: value})])

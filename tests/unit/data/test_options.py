@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from strata import open_dataset
-from strata.errors import CorruptFileError, StaleIndexError
+from strata.data.loading.shares import Share
+from strata.errors import CorruptFileError, DatasetNotFoundError, MissingExtraError, StaleIndexError
 from tests.testbed.data.rows import MemoryRows
 
 
@@ -36,6 +38,12 @@ def test_bad_arguments_are_refused_at_once() -> None:
         open_dataset(MemoryRows(0), batch_size=1)
     with pytest.raises(ValueError, match="only a dataset with order='dynamic'"):
         open_dataset(rows, batch_size=1).split(2)
+    with pytest.raises(TypeError, match="this dataset is open already; use it as it is"):
+        open_dataset(open_dataset(rows, batch_size=1), batch_size=1)
+    with pytest.raises(TypeError, match="'format' is for paths and URLs, not for rows that are open already"):
+        open_dataset(rows, batch_size=1, format="csv")
+    with pytest.raises(ValueError, match="worker is 2 of 2; use 0 to num_workers - 1"):
+        Share(worker=2, num_workers=2)
 
 
 def test_a_wrong_value_of_any_option_is_named_before_anything_is_read(tmp_path: Any) -> None:
@@ -89,6 +97,13 @@ def test_a_file_with_a_bad_footer_is_left_out_and_named_if_that_is_asked_for(tmp
     assert (skipped.num_rows, "b.parquet" in skipped.reason) == (0, True)
 
 
+def test_a_dataset_of_which_no_file_can_be_read_is_refused_although_bad_files_are_skipped(tmp_path: Any) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 is how it begins, and not how it ends")
+    with pytest.raises(DatasetNotFoundError, match="none of its files can be read; bring good copies of the files"):
+        open_dataset(tmp_path, batch_size=4, on_error="skip")
+
+
 def test_rows_of_a_file_that_went_bad_after_it_was_indexed_are_known_and_skipped(tmp_path: Any) -> None:
     import pickle
 
@@ -116,6 +131,11 @@ def test_rows_of_a_file_that_went_bad_after_it_was_indexed_are_known_and_skipped
     pq.write_table(pa.table({"id": np.arange(99)}), bad)
     with pytest.raises(StaleIndexError, match=r"b\.parquet"):
         open_dataset(tmp_path, batch_size=4, on_error="skip")
+    # With a file more, the numbers of rows are others whatever is bad.
+    bad.write_bytes(b"nothing")
+    pq.write_table(pa.table({"id": np.arange(9)}), tmp_path / "0.parquet")
+    with pytest.raises(StaleIndexError, match=r"0\.parquet was added"):
+        open_dataset(tmp_path, batch_size=4, on_error="skip")
 
 
 def test_an_endless_dataset_that_has_no_batch_says_so_and_does_not_search_for_ever() -> None:
@@ -129,6 +149,15 @@ def test_an_endless_dataset_that_has_no_batch_says_so_and_does_not_search_for_ev
     ):
         with pytest.raises(ValueError, match="has no batch for this loader"):
             list(open_dataset(MemoryRows(10), epochs=None, **options))
+
+
+def test_a_library_that_is_not_installed_is_named_before_anything_is_read(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "jax"):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(MissingExtraError, match=rf"loading batches as {name} needs .*\[{name}\]"):
+            open_dataset(tmp_path / "missing", batch_size=1, to=name)
 
 
 def test_a_wrong_option_of_reading_is_named(tmp_path: Any) -> None:
