@@ -17,7 +17,7 @@ from strata import Mixture, open_dataset
 from strata.data import merge_states
 from strata.data.draws import BLOCK_SAMPLES, Draws, Stage, apportion
 from strata.errors import DamagedRecordError, PositionMismatchError
-from tests.testbed.data.rows import MemoryRows
+from tests.testbed.data.rows import MemoryRows, refuse_row
 
 
 class Numbered(MemoryRows):
@@ -252,6 +252,58 @@ def test_a_state_of_another_mixture_is_refused() -> None:
     for damaged in ({**state, "position": "5"}, {**state, "position": -1}, {**state, "version": 9}):
         with pytest.raises(DamagedRecordError):
             mixture([10, 10], [1, 1]).load_state_dict(damaged)
+
+
+def test_a_mixture_knows_how_many_batches_it_has_unless_its_datasets_repeat() -> None:
+    mixed = mixture([40, 20], [2, 1])
+    assert mixed.num_batches == len(list(mixed)) == 8
+    assert mixture([40, 20], [2, 1], when="repeat").num_batches is None
+
+
+def test_the_rows_of_a_mixture_are_those_of_its_datasets_one_after_the_other() -> None:
+    mixed = mixture([4, 3, 2], [1, 1, 1])
+    every = [*range(4), *range(10_000, 10_003), *range(20_000, 20_002)]
+    rows = mixed.rows
+    assert (rows.num_rows, rows.names, mixed.names) == (9, ("id",), ("id",))
+    assert mixed.source_starts == [0, 4, 7]
+    assert [plan.layout.total_samples for plan in mixed.sources] == [4, 3, 2]
+    for start, stop in itertools.combinations_with_replacement(range(10), 2):
+        assert rows.read(start, stop)["id"].tolist() == every[start:stop]
+
+
+def test_rows_of_a_mixture_that_cannot_be_read_are_counted_after_those_of_the_datasets_before() -> None:
+    sound, torn = (
+        open_dataset(rows, batch_size=4, order="global", shard_size=5, on_error="skip")
+        for rows in (MemoryRows(20), MemoryRows(20, before_read=refuse_row(12)))
+    )
+    mixed = Mixture([sound, torn], [1, 1])
+    assert sorted(ids(mixed)) == sorted([*range(20), *range(10), *range(15, 20)])
+    assert [(each.start, each.file, each.first_row, each.num_rows) for each in mixed.skipped()] == [
+        (mixed.source_starts[1] + 10, "part-0.bin", 10, 5)
+    ]
+
+
+def test_an_error_of_a_transform_names_the_datasets_and_their_rows() -> None:
+    def refuse(batch: dict[str, Any]) -> dict[str, Any]:
+        if 10_003 in batch["id"]:
+            raise LookupError("not this one")
+        return batch
+
+    plain, mixed = (
+        mixture([12, 6], [2, 1], shuffle=False, batch_size=6, **options) for options in ({}, {"transform": refuse})
+    )
+    for each in (plain, mixed):
+        each.set_epoch(2)
+    (refused,) = (found for batch in plain if 10_003 in (found := batch["id"].tolist()))
+    with mixed, pytest.raises(LookupError, match="not this one") as caught:
+        list(mixed)
+    first, second = (
+        ", ".join(str(number % 10_000) for number in refused if number // 10_000 == source) for source in (0, 1)
+    )
+    assert caught.value.__notes__ == [
+        f"while filter and transform were run on datasets[0], epoch 2: rows {first} of Numbered; "
+        f"datasets[1], epoch 2: rows {second} of Numbered"
+    ]
 
 
 def test_what_cannot_be_mixed_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import soundfile
 from strata.data import open_dataset
 from strata.data.media.audio import decode_audio
 from strata.data.media.decode import DecodeColumns
-from strata.errors import DataError
+from strata.errors import DataError, MissingExtraError
 from tests.unit.data.formats.switches import runs_beside
 
 
@@ -99,6 +100,12 @@ def test_sound_that_was_written_to_a_pipe_is_read_where_its_length_can_be_known(
     flac[22:26] = bytes(4)
     with pytest.raises(ValueError, match="does not say how many frames"):
         decode_audio(bytes(flac))
+
+
+def test_without_the_library_for_sound_a_dataset_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(MissingExtraError, match=r"decoding sound needs .*\[audio\]"):
+        open_dataset(pa.table({"a": [b""]}), batch_size=1, decode={"a": "mono"})
 
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "MP3"])

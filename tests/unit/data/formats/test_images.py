@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 from strata.data import open_dataset
 from strata.data.media.decode import DecodeColumns
 from strata.data.media.pictures import decode_image
-from strata.errors import DataError
+from strata.errors import DataError, MissingExtraError
 from tests.unit.data.formats.switches import runs_beside
 
 if TYPE_CHECKING:
@@ -41,6 +42,25 @@ def test_pictures_are_those_of_pillow(kind: str, mode: str) -> None:
     # Two builds of libjpeg may round differently by a little.
     assert np.abs(decode_image(data).astype(np.int16) - expected).max() <= 3
     assert decode_image(data, "gray").shape == gray.shape
+
+
+def test_without_the_fast_library_a_jpeg_is_what_pillow_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = picture("JPEG")
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    with Image.open(io.BytesIO(data)) as own:
+        assert np.array_equal(decode_image(data), np.asarray(own.convert("RGB")))
+        assert np.array_equal(decode_image(data, "gray"), np.asarray(own.convert("L")))
+
+
+def test_without_the_library_for_pictures_a_dataset_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = picture("PNG")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for decode in (
+        lambda: open_dataset(pa.table({"a": [data]}), batch_size=1, decode={"a": "rgb"}),
+        lambda: decode_image(data),
+    ):
+        with pytest.raises(MissingExtraError, match=r"decoding pictures needs .*\[images\]"):
+            decode()
 
 
 def stack(batch: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +110,8 @@ def test_a_picture_that_is_none_is_named_and_a_missing_one_is_none() -> None:
         DecodeColumns({"a": "rgb"})({"a": np.array([1], object)})
     with pytest.raises(ValueError, match="use 'rgb', 'gray', 'audio', 'mono' or a function"):
         DecodeColumns({"a": "cmyk"})
+    with pytest.raises(TypeError, match=r"decode is \['a'\]; use a dict of decoders by column, such as"):
+        DecodeColumns(["a"])
     with pytest.raises(ValueError, match="decode names the column 'b'"):
         DecodeColumns({"b": len})({"a": [b""]})
 
