@@ -121,6 +121,20 @@ def test_arrays_are_written_as_bytes_and_come_back_as_arrays(tmp_path: Path) -> 
     assert pq.read_schema(path).field("image").type == pa.binary(20)
 
 
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_a_prepared_dataset_with_missing_arrays_can_be_prepared_again(tmp_path: Path, as_bytes: bool) -> None:
+    table = pa.table({"pair": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.uint8(), 2))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = open_rows(tmp_path / "a.parquet", cache=tmp_path / "cache")
+    prepare(source, str(tmp_path / "once"), Plan(), cache=tmp_path / "cache")
+    once = open_rows(tmp_path / "once", cache=tmp_path / "cache")
+    prepare(once, str(tmp_path / "twice"), Plan(arrays_as_bytes=as_bytes), cache=tmp_path / "cache")
+    twice = open_rows(tmp_path / "twice", cache=tmp_path / "cache")
+    assert as_rows(twice) == as_rows(once) == as_rows(source)
+    kept = open_rows(tmp_path / "twice", nulls="arrow", cache=tmp_path / "cache")
+    assert kept.read(0, 3)["pair"].to_pylist() == table["pair"].to_pylist()
+
+
 def test_what_cannot_be_prepared_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     (tmp_path / "b.csv").write_text("x,y\n")

@@ -103,7 +103,8 @@ class ColumnType:
     def _cast(self, column: Column) -> Column:
         if isinstance(column, np.ndarray) or column.type == self.arrow or tensors.is_extension(self.arrow):
             return column
-        if self.dtype is not None and pa.types.is_list(column.type):
+        if pa.types.is_fixed_size_binary(self.arrow) and pa.types.is_fixed_size_list(column.type):
+            # Arrays that are stored as bytes: where rows are missing, the others come as lists.
             return column
         return column.cast(self.arrow)
 
