@@ -154,8 +154,6 @@ def with_masks(schema: pa.Schema, types: dict[str, ColumnType]) -> pa.Schema:
 
 def fill(column: pa.Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Return the rows as NumPy, and where values are missing; there stands NaN, NaT, 0 or False."""
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
     missing = column.is_null().to_numpy(zero_copy_only=False)
     values = np.full((len(column), *shape), _filler(dtype), dtype)
     gone = np.broadcast_to(missing.reshape(-1, *(1 for _ in shape)), values.shape).copy()
