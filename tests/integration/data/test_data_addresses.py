@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
@@ -177,10 +178,42 @@ def test_objects_of_other_libraries_are_datasets(folder: Path, tmp_path: Path) -
     assert both["b"] == [[2 * a, 2 * a + 1] for a in both["a"]]
     assert sorted(collect(pa.dataset.dataset(folder, format="parquet"), cache=tmp_path / "c")["x"]) == list(range(120))
     assert sorted(collect(pa.dataset.dataset(table))["x"]) == list(range(100))
+    (batch,) = table.to_batches()
+    assert collect(batch) == found
     with pytest.raises(ValueError, match="all as many"):
         collect({"a": np.arange(3), "b": np.arange(4)})
+    with pytest.raises(ValueError, match="there is no column 'c'; the columns are a, b"):
+        collect({"a": np.arange(3), "b": np.arange(3)}, columns=["c"])
     with pytest.raises(TypeError, match="a int is no dataset"):
         collect(7)
+
+
+def test_arrays_of_a_table_have_a_mask_if_one_of_their_numbers_is_missing() -> None:
+    whole = pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))
+    holed = pa.array([[1, 2], [3, None]], pa.list_(pa.int32(), 2))
+    kind = pa.fixed_shape_tensor(pa.int32(), (2,))
+    columns = {
+        "lists": holed,
+        "tensors": pa.FixedShapeTensorArray.from_storage(kind, holed),
+        "whole": pa.FixedShapeTensorArray.from_storage(kind, whole),
+    }
+    with open_dataset(pa.table(columns), batch_size=2, shuffle=False) as dataset:
+        (batch,) = dataset
+    assert dataset.names == ("lists", "lists.is_null", "tensors", "tensors.is_null", "whole")
+    for name in ("lists", "tensors"):
+        assert batch[name].tolist() == [[1, 2], [3, 0]]
+        assert batch[f"{name}.is_null"].tolist() == [[False, False], [False, True]]
+    assert batch["whole"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_rank_without_a_sample_of_the_last_batch_of_a_table_gets_an_empty_one_of_the_same_types() -> None:
+    table = pa.table({"x": pa.array([1, 2, 3], pa.int16()), "y": [[1, 2]] * 3, "z": [None, 1, 2]})
+    with open_dataset(table, batch_size=1, order="global", rank=1, world_size=2, shuffle=False) as dataset:
+        full, empty = dataset
+    assert full["x"].tolist() == [2]
+    assert {name: (len(array), array.dtype) for name, array in empty.items()} == {
+        name: (0, array.dtype) for name, array in full.items()
+    }
 
 
 def test_a_dataset_of_hugging_face_is_read_in_its_own_order(tmp_path: Path) -> None:
@@ -195,7 +228,7 @@ def test_a_dataset_of_hugging_face_is_read_in_its_own_order(tmp_path: Path) -> N
         collect(made.to_iterable_dataset())
 
 
-def test_objects_whose_meaning_would_be_lost_are_refused_by_name() -> None:
+def test_objects_whose_meaning_would_be_lost_are_refused_by_name(tmp_path: Path) -> None:
     import datasets
 
     made = datasets.Dataset.from_dict({"a": [1, 2]})
@@ -207,6 +240,9 @@ def test_objects_whose_meaning_would_be_lost_are_refused_by_name() -> None:
         (made.with_transform(lambda batch: batch), "a transform of its own, which would not be run"),
         ({"a": np.ma.masked_array([1, 2], [True, False])}, "'a' is a masked array, whose mask would be lost"),
     ]
+    (tmp_path / "a.parquet").write_bytes(parquet(0, 3))
+    elsewhere = pa.fs.SubTreeFileSystem(str(tmp_path), pa.fs.LocalFileSystem())
+    cases.append((pa.dataset.dataset("a.parquet", filesystem=elsewhere), "lies in a store; give its URL instead"))
     for source, problem in cases:
         with pytest.raises(TypeError, match=problem):
             open_dataset(source, batch_size=1)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strata.data import open_dataset
+from strata.data.rows.in_memory import TableRows
 from strata.data.rows.row_sequence import open_rows
 from strata.errors import CorruptFileError, DataError, SchemaMismatchError
 
@@ -184,6 +185,17 @@ def test_what_is_missing_inside_of_a_row_can_be_refused_too(tmp_path: Path, colu
         rows.read(0, 2)
 
 
+@pytest.mark.parametrize("values", [[1, None], [[1, 2], [3, None]]])
+def test_a_value_that_goes_missing_after_the_columns_were_looked_at_is_named(values: list[Any]) -> None:
+    kind = pa.int64() if values[0] == 1 else pa.list_(pa.int64(), 2)
+    table = pa.table({"x": pa.array(values, kind)})
+    schema = pa.schema([pa.field("x", kind, nullable=False)])
+    rows = TableRows(schema, 12, lambda start, stop: table.slice(start - 10, stop - start))
+    assert rows.read(10, 11)["x"].tolist() == values[:1]
+    with pytest.raises(DataError, match="row 11: column 'x' has no value here, and had one when indexed"):
+        rows.read(10, 12)
+
+
 def test_wrong_ways_to_give_missing_values_are_named(tmp_path: Path) -> None:
     write(tmp_path, "parquet", pa.table({"x": [1, None], "x.is_null": [1, 2]}))
     with pytest.raises(DataError, match=r"'x\.is_null' is a column already"):
@@ -329,6 +341,14 @@ def test_files_may_differ_where_nothing_is_lost(tmp_path: Path) -> None:
     assert rows.read(0, 1)["i"].dtype == rows.read(1, 2)["i"].dtype == np.int64
     with pytest.raises(SchemaMismatchError, match="column 'extra' is only in the second"):
         open_rows(tmp_path, cache=tmp_path / "cache")
+
+
+def test_two_files_that_differ_are_named_whatever_the_files_after_them_have(tmp_path: Path) -> None:
+    for number, values in enumerate(([1], ["a"], [2.5], ["b"])):
+        pq.write_table(pa.table({"x": values, "y": [number]}), tmp_path / f"{number}.parquet")
+    with pytest.raises(SchemaMismatchError, match=r"0\.parquet and .*1\.parquet differ in their columns: .*'x'"):
+        open_rows(tmp_path, cache=tmp_path / "cache")
+    assert open_rows(tmp_path, columns=["y"], cache=tmp_path / "cache").read(0, 4)["y"].tolist() == [0, 1, 2, 3]
 
 
 def test_files_of_text_may_have_their_columns_in_any_order(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.data.rows import columns as columns_module
 from strata.data.rows.columns import Columns
 
 VALUES = {
@@ -112,6 +113,66 @@ def test_a_part_with_missing_values_joins_one_without() -> None:
     assert joined["t"].to_pylist() == [[0, 0, 0], [0, 0, 0], None, [1, 2, 3]]
 
 
+def test_parts_of_several_types_join_in_one_that_holds_all_values() -> None:
+    parts = [
+        {"n": pa.nulls(2), "text": pa.nulls(2), "list": pa.array([[1], None], pa.list_(pa.int32()))},
+        {
+            "n": pa.array([None, 2**60 + 5]),
+            "text": pa.array(["a", "b"]),
+            "list": pa.array([[2**60 + 5], []], pa.large_list(pa.int64())),
+        },
+    ]
+    joined = Columns.concat([Columns(part) for part in parts])
+    assert joined["n"].to_pylist() == [None, None, None, 2**60 + 5]
+    assert joined["text"].to_pylist() == [None, None, "a", "b"]
+    assert joined["list"].to_pylist() == [[1], None, [2**60 + 5], []]
+
+
+@pytest.mark.parametrize(
+    ("values", "wide"),
+    [
+        (["ab", None, "c"], pa.large_string()),
+        ([b"ab", None], pa.large_binary()),
+        ([[1, 2], None, []], pa.large_list(pa.int64())),
+        ([None, 1, 2], pa.int64()),
+    ],
+)
+def test_more_bytes_than_narrow_offsets_reach_are_joined_with_wide_ones(
+    monkeypatch: pytest.MonkeyPatch, values: list[Any], wide: pa.DataType
+) -> None:
+    part = Columns({"x": pa.array(values)})
+    narrow = Columns.concat([part, part])["x"]
+    monkeypatch.setattr(columns_module, "_LARGEST_NARROW_BYTES", 3)
+    joined = Columns.concat([part, part])["x"]
+    assert (narrow.type, joined.type) == (pa.array(values).type, wide)
+    assert joined.to_pylist() == narrow.to_pylist() == values * 2
+
+
+def test_values_of_several_types_and_maps_with_missing_numbers_are_objects() -> None:
+    union = pa.UnionArray.from_sparse(
+        pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 2**60 + 5]), pa.array(["", "b", ""])]
+    )
+    pairs = [[("a", 2**60 + 5), ("b", None)], None, []]
+    maps = pa.array(pairs, pa.map_(pa.string(), pa.int64()))
+    found = Columns.from_arrow(pa.table({"union": union, "map": maps})).to_numpy()
+    assert found["union"].tolist() == [1, "b", 2**60 + 5]
+    # A float would have lost the last digits of the number beside the missing one.
+    assert found["map"].tolist() == pairs
+    assert isinstance(found["map"][0][0][1], int)
+
+
+def test_bytes_of_length_zero_are_rows_of_nothing() -> None:
+    found = Columns.from_arrow(pa.table({"b": pa.array([b"", b""], pa.binary(0))}))["b"]
+    assert (found.shape, found.dtype) == ((2, 0), np.uint8)
+
+
+def test_columns_say_what_they_hold() -> None:
+    columns = Columns({"a": np.zeros(2), "b": pa.array(["x", "y"])})
+    assert repr(columns) == "Columns(a, b; 2 rows)"
+    assert "b" in columns
+    assert "c" not in columns
+
+
 def test_columns_without_any_column_still_count_rows() -> None:
     columns = Columns({}, num_rows=5)
     assert columns.slice(1, 3).num_rows == 2
@@ -126,5 +187,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         Columns({"a": np.zeros(1), "b": np.zeros(1)}).select(["c"])
     with pytest.raises(ValueError, match="give each the same"):
         Columns.concat([Columns({"a": np.zeros(1)}), Columns({"b": np.zeros(1)})])
+    with pytest.raises(ValueError, match=r"columns \['a', 'a'\] have a name more than once; give each its own"):
+        Columns.from_arrow(pa.table([[1], [2]], names=["a", "a"]))
     with pytest.raises(ValueError, match="at least one part"):
         Columns.concat([])

@@ -291,6 +291,7 @@ def test_types_that_arrow_defines_by_name_are_read(tmp_path: Path, ending: str) 
             "uuid": pa.array([b"0" * 16, b"1" * 16, b"2" * 16], pa.uuid()),
             "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None, "2"])),
             "views": pa.array([[1], None, [2, 3]], pa.list_view(pa.int32())),
+            "blobs": pa.array([b"a", None, b"\xff"], pa.binary_view()),
         }
     )
     _write(tmp_path / f"a.{ending}", table)
@@ -302,6 +303,7 @@ def test_types_that_arrow_defines_by_name_are_read(tmp_path: Path, ending: str) 
     assert [row.tobytes() for row in batch["uuid"]] == [b"0" * 16, b"1" * 16, b"2" * 16]
     assert batch["json"].tolist() == ['{"a":1}', None, "2"]
     assert [row if row is None else row.tolist() for row in batch["views"]] == [[1], None, [2, 3]]
+    assert batch["blobs"].tolist() == [b"a", None, b"\xff"]
 
 
 def test_a_time_of_day_that_python_cannot_hold_is_named(tmp_path: Path) -> None:
