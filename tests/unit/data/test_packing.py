@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
+import sys
+import types
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import tiktoken
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +23,14 @@ from strata.data import open_dataset
 from strata.data.text.assembled import bucket_dataset, merge_assembled_states, pack_dataset
 from strata.data.text.megatron import MegatronRows, write_megatron
 from strata.data.text.packing import BestFitPacker, GreedyPacker, LengthBuckets, make_packer, stack_sequences
-from strata.data.text.tokenizers import Tokenize
-from strata.errors import CorruptFileError, DamagedRecordError, DatasetNotFoundError, PositionMismatchError
+from strata.data.text.tokenizers import Tokenize, load_tokenizer, vocabulary_size
+from strata.errors import (
+    CorruptFileError,
+    DamagedRecordError,
+    DatasetNotFoundError,
+    MissingExtraError,
+    PositionMismatchError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,10 +165,20 @@ def test_states_of_ranks_in_different_epochs_merge_to_one_that_has_all_that_is_l
     assert sorted(seen) == sorted(2 * [token for row in table["tokens"].to_pylist() for token in row])
 
 
+def test_what_is_dropped_at_the_end_of_an_epoch_is_not_in_the_next() -> None:
+    packed = pack_dataset(documents([[1, 2, 3], [4, 5], [6]]), sequence_length=4, batch_size=1, drop_last=True)
+    for _ in range(2):
+        assert [batch["tokens"].tolist() for batch in packed] == [[[1, 2, 3, 4]]]
+
+
 def test_a_position_of_another_packing_is_refused() -> None:
     table = table_of(5)
     with open_kind("greedy", table) as dataset, pytest.raises(PositionMismatchError, match="best_fit"):
         dataset.load_state_dict(open_kind("best_fit", table).state_dict())
+    with pytest.raises(PositionMismatchError, match="packing was 'greedy' and is 'best_fit'"):
+        merge_assembled_states([open_kind(kind, table).state_dict() for kind in ("greedy", "best_fit")])
+    with pytest.raises(ValueError, match="there are no states; give those of all ranks"):
+        merge_assembled_states([])
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int32", "int64"])
@@ -168,6 +189,10 @@ def test_files_of_megatron_come_back_as_they_were_written(tmp_path: Path, dtype:
     assert rows.num_rows == 4
     assert [row.tolist() for row in rows.read(0, 4).to_numpy()["tokens"]] == [each.tolist() for each in documents]
     assert rows.read(2, 3).to_numpy()["tokens"][0].dtype == np.dtype(dtype)
+    sent = pickle.loads(pickle.dumps(rows))
+    assert sent.read(2, 4)["tokens"].to_pylist() == rows.read(2, 4, ["tokens"])["tokens"].to_pylist()
+    with pytest.raises(ValueError, match="the only column is 'tokens'"):
+        rows.read(0, 4, ["text"])
     with open_dataset(rows, batch_size=2) as dataset:
         packed = pack_dataset(dataset, sequence_length=64, batch_size=4)
         total = sum(int((batch["document_ids"] >= 0).sum()) for batch in packed)
@@ -186,6 +211,23 @@ def test_an_index_of_sentences_gives_whole_documents(tmp_path: Path) -> None:
         [0, 1, 2, 3, 4],
         [5, 6, 7],
     ]
+    turned = bounds[[1, 0, 2]]
+    for content, problem in (
+        (
+            head[:9] + struct.pack("<QB", 2, 4) + head[18:],
+            r"byte 9\) .*of version 2 with tokens of kind 4, which are not known",
+        ),
+        (
+            head[:9] + struct.pack("<QB", 1, 6) + head[18:],
+            r"byte 9\) .*of version 1 with tokens of kind 6, which are not known",
+        ),
+        (head + sizes.tobytes(), r"byte 50\) .*it ends there, but 106 bytes are needed"),
+        (head + sizes.tobytes() + pointers.tobytes() + turned.tobytes(), "its documents are not in order"),
+    ):
+        (tmp_path / "a.idx").write_bytes(content)
+        with pytest.raises(CorruptFileError, match=rf"a\.idx .*{problem}"):
+            MegatronRows(tmp_path / "a")
+    (tmp_path / "a.idx").write_bytes(head + sizes.tobytes() + pointers.tobytes() + bounds.tobytes())
     (tmp_path / "a.bin").write_bytes(bytes(20))
     with pytest.raises(CorruptFileError, match="32 bytes are needed"):
         MegatronRows(tmp_path / "a")
@@ -221,6 +263,51 @@ def test_what_is_no_tokenizer_is_named(bad: Any) -> None:
         Tokenize(letters, column="words")({"text": np.array(["a"], object)})
     with pytest.raises(ValueError, match="does not fit into uint8"):
         Tokenize(lambda texts: [[300]], dtype="uint8")({"text": np.array(["a"], object)})
+
+
+def save_tokenizer(path: Path) -> Any:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(path))
+    return made
+
+
+def test_a_tokenizer_has_a_path_or_a_directory_or_is_inside_of_another(tmp_path: Path) -> None:
+    own = save_tokenizer(tmp_path / "tokenizer.json")
+    # As the fast tokenizers of transformers have it.
+    outer = types.SimpleNamespace(backend_tokenizer=own)
+    for tokenizer in (tmp_path / "tokenizer.json", str(tmp_path), own, outer):
+        found = Tokenize(tokenizer)({"text": np.array(["b a", "b"], object)})
+        assert [row.tolist() for row in found["tokens"]] == [[1, 0], [1]]
+    assert vocabulary_size(own) == 2
+
+
+def test_a_tokenizer_of_tiktoken_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = {bytes([value]): value for value in range(256)} | {b"ab": 256}
+    encoding = tiktoken.Encoding("tiny", pat_str=r"\w+|\W", mergeable_ranks=ranks, special_tokens={})
+    monkeypatch.setitem(tiktoken.registry.ENCODINGS, "tiny", encoding)
+    found = Tokenize("tiktoken:tiny")({"text": np.array(["abc", "ba"], object)})
+    assert [row.tolist() for row in found["tokens"]] == [[256, 99], [98, 97]]
+    assert vocabulary_size(load_tokenizer("tiktoken:tiny")) == 257
+
+
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer: "):
+        Tokenize(tmp_path / "tokenizer.json")
+
+
+def test_without_the_libraries_of_tokenizers_a_transform_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tokenizer(tmp_path / "tokenizer.json")
+    for name, spec, what in (
+        ("tokenizers", str(tmp_path / "tokenizer.json"), r"a tokenizer\.json"),
+        ("tiktoken", "tiktoken:gpt2", "tiktoken"),
+    ):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(MissingExtraError, match=rf"tokenizing with {what} needs .*\[text\]"):
+            Tokenize(spec)
 
 
 @pytest.mark.parametrize("kind", ["greedy", "best_fit", "buckets"])
@@ -271,6 +358,11 @@ def test_a_missing_document_has_no_tokens() -> None:
     assert [batch["tokens"].tolist() for batch in packed] == [[[1, 2, 3, 4]], [[5, 0, 0, 0]]]
 
 
+def test_a_column_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="there is no column 'words'; the columns are tokens"):
+        list(pack_dataset(documents([[1]]), sequence_length=4, batch_size=1, column="words"))
+
+
 @pytest.mark.parametrize("column", [["a", "b"], [1, 2], [[1.5], [2.5]], [[1, None], [2]], [[[1]], [[2]]]])
 def test_what_is_no_document_is_named(column: list[Any]) -> None:
     with pytest.raises(
@@ -288,6 +380,7 @@ def test_what_is_no_document_is_named(column: list[Any]) -> None:
         ({"pad_id": "a"}, "pad_id is 'a'"),
         ({"drop_last": "no"}, "drop_last is 'no'"),
         ({"dataset": [1]}, "dataset is list; give what strata.data.open_dataset returned"),
+        ({"strategy": "worst_fit"}, "strategy is 'worst_fit'; use greedy or best_fit"),
     ],
 )
 def test_wrong_options_of_packing_are_named(options: dict[str, Any], problem: str) -> None:
@@ -303,11 +396,18 @@ def test_wrong_options_of_packing_are_named(options: dict[str, Any], problem: st
         ({"boundaries": [], "batch_size": 1}, "boundaries are \\[\\]; use lengths"),
         ({"boundaries": [4], "batch_size": 2.5}, "batch_size is 2.5"),
         ({"boundaries": [4], "batch_tokens": -1}, "batch_tokens is -1; use 1 or more"),
+        ({"boundaries": [4]}, "give batch_size or batch_tokens, and not both"),
+        ({"boundaries": [4], "batch_size": 1, "batch_tokens": 8}, "give batch_size or batch_tokens, and not both"),
     ],
 )
 def test_wrong_options_of_buckets_are_named(options: dict[str, Any], problem: str) -> None:
     with pytest.raises((TypeError, ValueError), match=problem):
         bucket_dataset(documents([[1]]), **options)
+
+
+def test_a_bucket_holds_a_document_or_more() -> None:
+    with pytest.raises(ValueError, match="batch_size is 0; use 1 or more"):
+        LengthBuckets([4, 8], batch_size=0)
 
 
 def test_what_is_no_position_is_refused_by_name() -> None:
