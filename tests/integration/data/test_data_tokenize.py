@@ -124,6 +124,16 @@ def test_files_of_another_plan_are_not_kept(
     assert MegatronRows(next((tmp_path / "out").glob("*.idx"))).read(0, 1).to_numpy()["tokens"][0][-1] == 1
 
 
+@pytest.mark.parametrize(("end", "dtype"), [(None, "uint16"), (2**16 - 1, "uint16"), (2**16, "int32")])
+def test_tokens_have_the_narrowest_type_that_holds_them_all(
+    tmp_path: Path, corpus: Path, tokenizer: str, end: int | None, dtype: str
+) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    plan = TokenizePlan(tokenizer=tokenizer, end=end, rows_per_file=300)
+    assert tokenize(rows, str(tmp_path / "out"), plan, processes=1).dtype == dtype
+    assert {path.suffixes[0] for path in (tmp_path / "out").iterdir()} == {f".{dtype}"}
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_prepared_files_are_the_same_for_any_number_of_processes(tmp_path: Path, shuffle: bool) -> None:
     pq.write_table(pa.table({"x": [None, *range(999)], "s": [str(n) for n in range(1000)]}), tmp_path / "a.parquet")

@@ -149,8 +149,6 @@ def tokenize_part(
 def choose_dtype(plan: TokenizePlan) -> str:
     """Return the narrowest type that holds every token of the vocabulary."""
     size = vocabulary_size(load_tokenizer(plan.tokenizer))
-    if size is None:
-        return "int32"
     return "uint16" if max(size - 1, plan.end or 0) < 2**16 else "int32"
 
 

@@ -129,12 +129,9 @@ def describe_tokenizer(tokenizer: TokenizerLike) -> Any:
     return f"tiktoken:{tokenizer.name}" if home == "tiktoken" else tokenizer
 
 
-def vocabulary_size(tokenizer: Any) -> int | None:
-    """Return how many tokens there are, if the tokenizer says."""
-    if hasattr(tokenizer, "get_vocab_size"):
-        return int(tokenizer.get_vocab_size())
-    found = getattr(tokenizer, "n_vocab", None)
-    return None if found is None else int(found)
+def vocabulary_size(tokenizer: Any) -> int:
+    """Return how many tokens there are in a tokenizer that :func:`load_tokenizer` returned."""
+    return int(tokenizer.n_vocab if hasattr(tokenizer, "n_vocab") else tokenizer.get_vocab_size())
 
 
 def encode_documents(
