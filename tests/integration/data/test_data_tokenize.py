@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -122,6 +123,24 @@ def test_files_of_another_plan_are_not_kept(
     done = tokenize(rows, str(tmp_path / "out"), TokenizePlan(tokenizer=tokenizer, end=1), processes=1)
     assert done.documents == 300
     assert MegatronRows(next((tmp_path / "out").glob("*.idx"))).read(0, 1).to_numpy()["tokens"][0][-1] == 1
+
+
+def test_one_that_begins_while_another_ends_leaves_what_that_wrote(
+    tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    lock = fcntl.flock
+
+    def lock_late(descriptor: int, how: int) -> None:
+        (tmp_path / ".out.unfinished").rename(tmp_path / "out")
+        (tmp_path / "out" / "file").write_text("of the other")
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with pytest.raises(DatasetExistsError, match="another 'strata data tokenize' has just written it"):
+        tokenize(rows, str(tmp_path / "out"), TokenizePlan(tokenizer=tokenizer), processes=1)
+    assert content(tmp_path / "out") == {"file": b"of the other"}
+    assert not (tmp_path / ".out.unfinished").exists()
 
 
 @pytest.mark.parametrize(("end", "dtype"), [(None, "uint16"), (2**16 - 1, "uint16"), (2**16, "int32")])

@@ -94,6 +94,8 @@ def tokenize(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DatasetExistsError(target, "another 'strata data tokenize' is writing it") from None
+        if not folder.exists() or os.fstat(lock).st_ino != folder.stat().st_ino:
+            raise DatasetExistsError(target, "another 'strata data tokenize' has just written it")
         _keep_or_clear(folder, _describe(rows, plan, dtype))
         count = -(-rows.num_rows // plan.rows_per_file)
         edges = [rows.num_rows * number // count for number in range(count + 1)]
