@@ -22,7 +22,7 @@ from strata.data.prepare.tokenizing import TokenizePlan, tokenize
 from strata.data.rows.row_sequence import open_rows
 from strata.data.text.megatron import MegatronRows
 from strata.data.text.tokenizers import Tokenize, load_tokenizer
-from strata.errors import DatasetExistsError, MissingExtraError
+from strata.errors import DataError, DatasetExistsError, MissingExtraError
 from tests.testbed.pace import stretch
 from tests.testbed.process import run_program
 
@@ -123,6 +123,39 @@ def test_files_of_another_plan_are_not_kept(
     done = tokenize(rows, str(tmp_path / "out"), TokenizePlan(tokenizer=tokenizer, end=1), processes=1)
     assert done.documents == 300
     assert MegatronRows(next((tmp_path / "out").glob("*.idx"))).read(0, 1).to_numpy()["tokens"][0][-1] == 1
+
+
+def test_what_cannot_be_tokenized_is_refused_before_anything_is_written(
+    tmp_path: Path, corpus: Path, tokenizer: str
+) -> None:
+    plan = TokenizePlan(tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="rows_per_file=0 must be 1 or more"):
+        TokenizePlan(tokenizer=tokenizer, rows_per_file=0)
+    with pytest.raises(
+        ValueError, match="dtype='float32' is no type of tokens; use one of uint8, uint16, int32, int64"
+    ):
+        TokenizePlan(tokenizer=tokenizer, dtype="float32")
+    with pytest.raises(ValueError, match="'s3://bucket/out': tokens are written to a directory"):
+        tokenize(texts(corpus, tmp_path / "cache"), "s3://bucket/out", plan)
+    (tmp_path / "empty.csv").write_text("text,n\n")
+    empty = open_rows(tmp_path / "empty.csv", cache=tmp_path / "cache")
+    with pytest.raises(DataError, match=r"DatasetRows\('.*', 0 rows, text, n\) has no rows, so there is nothing"):
+        tokenize(empty, str(tmp_path / "out"), plan)
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_two_that_tokenize_to_the_same_place_do_not_meet(tmp_path: Path, corpus: Path, tokenizer: str) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    plan = TokenizePlan(tokenizer=tokenizer)
+    refused = []
+
+    def start_another(documents: int, tokens: int) -> None:
+        with pytest.raises(DatasetExistsError, match="another 'strata data tokenize' is writing it") as caught:
+            tokenize(rows, str(tmp_path / "out"), plan, processes=1)
+        refused.append(caught)
+
+    done = tokenize(rows, str(tmp_path / "out"), plan, processes=1, on_progress=start_another)
+    assert (len(refused), done.documents) == (1, 300)
 
 
 def test_one_that_begins_while_another_ends_leaves_what_that_wrote(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from strata import MemoryStorage
 from strata.data.files.cache import Cache
+from strata.data.files.source import UNFINISHED
 from strata.data.prepare import rewrite as prepare_module
 from strata.data.prepare.rewrite import Plan, prepare
 from strata.data.rows.row_sequence import DatasetRows, open_rows
@@ -35,6 +38,7 @@ ROWS = st.lists(
     min_size=1,
     max_size=30,
 )
+ROW = {"n": 1, "maybe": None, "text": "a", "pair": None, "grid": [[0.0] * 3] * 2, "words": []}
 SCHEMA = pa.schema(
     {
         "n": pa.int64(),
@@ -53,6 +57,7 @@ def as_rows(rows: DatasetRows) -> list[dict[str, Any]]:
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
+@example(rows=[ROW, ROW, ROW], per_file=1, per_group=1, piece=1, shuffle=True)
 @given(
     rows=ROWS, per_file=st.integers(1, 40), per_group=st.integers(1, 9), piece=st.integers(1, 9), shuffle=st.booleans()
 )
@@ -145,6 +150,8 @@ def test_what_cannot_be_prepared_is_refused_and_leaves_nothing(tmp_path: Path) -
         prepare(source, str(tmp_path / "taken"), Plan(), cache=tmp_path / "cache")
     with pytest.raises(DataError, match="has no rows"):
         prepare(open_rows(tmp_path / "b.csv", cache=tmp_path / "c"), str(tmp_path / "out"), Plan())
+    with pytest.raises(ValueError, match="processes is 0; use 1 or more"):
+        prepare(source, str(tmp_path / "out"), Plan(), cache=tmp_path / "cache", processes=0)
     with pytest.raises(ValueError, match="rows_per_file=0 must be 1 or more"):
         Plan(rows_per_file=0)
     with pytest.raises(ValueError, match="compression='zip' is not known"):
@@ -171,3 +178,42 @@ def test_two_that_prepare_the_same_place_do_not_meet(tmp_path: Path) -> None:
     prepare(source, str(tmp_path / "out"), Plan(), cache=tmp_path / "cache", on_rows=start_another)
     assert refused
     assert open_rows(tmp_path / "out", cache=tmp_path / "cache").num_rows == 1
+
+
+def test_one_that_begins_while_another_ends_leaves_what_that_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    source = open_rows(tmp_path / "a.jsonl", cache=tmp_path / "cache")
+    lock = fcntl.flock
+
+    def lock_late(descriptor: int, how: int) -> None:
+        (tmp_path / ".out.unfinished").rename(tmp_path / "out")
+        (tmp_path / "out" / "file").write_text("of the other")
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with pytest.raises(DatasetExistsError, match="another 'strata data prepare' has just written it"):
+        prepare(source, str(tmp_path / "out"), Plan(), cache=tmp_path / "cache")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
+    assert not (tmp_path / ".out.unfinished").exists()
+
+
+async def test_parts_that_a_killed_prepare_left_in_a_store_are_cleared_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    source = open_rows(tmp_path / "a.jsonl", cache=tmp_path / "cache")
+    storage = MemoryStorage()
+    await storage.write(UNFINISHED, b"")
+    for name in ("part-00000-of-00009.parquet", "part-00001-of-00009.parquet"):
+        await storage.write(name, b"of the one that was killed")
+    monkeypatch.setattr(prepare_module, "open_storage", lambda url: storage)
+    prepare(source, "s3://bucket/out", Plan(rows_per_file=1), cache=tmp_path / "cache")
+    names = [info.path async for info in storage.list()]
+    assert [name for name in names if name.startswith("part-")] == [
+        "part-00000-of-00002.parquet",
+        "part-00001-of-00002.parquet",
+    ]
+    assert UNFINISHED not in names
+    assert open_rows("*.parquet", storage=storage, cache=tmp_path / "cache").read(0, 2)["x"].tolist() == [1, 2]
