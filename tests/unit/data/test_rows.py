@@ -21,6 +21,8 @@ from strata.data.files.addresses import open_source
 from strata.data.files.cache import Cache
 from strata.data.files.source import LocalSource
 from strata.data.formats.parquet import ParquetReader
+from strata.data.rows.columns import Columns
+from strata.data.rows.decoded_blocks import BlockMemory
 from strata.data.rows.index import Index
 from strata.data.rows.row_sequence import DatasetRows, open_rows
 from strata.data.rows.scan import choose_files, scan_files, store_index
@@ -33,9 +35,7 @@ from strata.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from strata.data.rows.columns import Columns
+    from collections.abc import Callable, Sequence
 
 
 @pytest.fixture
@@ -364,6 +364,25 @@ def test_decoded_blocks_are_bounded_by_bytes(folder: Path, cache: Cache) -> None
         rows.read(start, start + 500)
     assert rows._memory._size_bytes <= 20_000
     assert len(rows._memory._blocks) == 2
+
+
+def test_a_block_that_was_decoded_while_its_turn_was_awaited_is_not_decoded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = BlockMemory(1000)
+    first, second = (Columns({"x": np.full(3, value)}) for value in (1, 2))
+    loading = memory._loading
+
+    class Turn:
+        """Another thread is done with the same block between the look into memory and the turn to decode."""
+
+        def get(self, key: str, make: Callable[[], Columns]) -> Columns:
+            loading.get(key, lambda: memory._load(key, lambda: first))
+            return loading.get(key, make)
+
+    monkeypatch.setattr(memory, "_loading", Turn())
+    assert memory.get("a", lambda: second) is first
+    assert memory.peek("a") is first
 
 
 def test_rows_go_to_another_process_with_their_index(

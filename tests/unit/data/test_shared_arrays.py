@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -69,3 +71,14 @@ def test_another_process_finds_what_was_put_also_after_the_memory_has_grown() ->
 
 def test_memory_has_no_name_that_could_be_left_behind() -> None:
     assert os.fstat(SharedMemory()._descriptor).st_nlink == 0
+
+
+def test_a_value_that_cannot_be_sent_is_an_error_and_leaves_its_memory_to_the_next() -> None:
+    processes = WorkProcesses(str, 1, memories=1)
+    try:
+        # Were the only memory still taken, the second would wait for it without end.
+        for _ in range(2):
+            with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+                processes.submit(lambda: 0)
+    finally:
+        processes.close()
