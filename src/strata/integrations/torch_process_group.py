@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -65,10 +66,9 @@ def _wait_for_round(run: Run, deadline_s: float) -> None:
 def _own_address() -> str:
     """Return the address by which the other machines reach this one: that of the way to the coordinator."""
     host, port = split_address(parse_endpoints(os.environ.get("COORDINATOR_URL") or "127.0.0.1").first)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             # Nothing is sent: the kernel only chooses the interface.
             probe.connect((host, port))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
