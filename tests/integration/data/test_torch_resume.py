@@ -10,6 +10,7 @@ import pytest
 
 from strata import open_dataset
 from strata.data import Dataset
+from strata.errors import DamagedRecordError
 from tests.testbed.data.rows import MemoryRows
 
 if TYPE_CHECKING:
@@ -196,3 +197,46 @@ def test_a_wrong_number_of_workers_is_refused() -> None:
         TorchDataset(opened("sticky"), num_workers=2.5)
     with pytest.raises(TypeError, match="dataset is list"):
         TorchDataset([1, 2])
+
+
+def test_a_worker_process_refuses_another_number_of_workers_than_its_dataset_was_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.utils.data._utils import worker
+
+    from strata.integrations.torch_data import TorchDataset
+
+    told = TorchDataset(opened("sticky"), num_workers=2)
+    # This process as torch's worker 0 of 3.
+    monkeypatch.setattr(worker, "_worker_info", worker.WorkerInfo(id=0, num_workers=3, seed=0, dataset=told))
+    with pytest.raises(
+        ValueError, match="the loader has num_workers=3, and TorchDataset was told 2; give both the same"
+    ):
+        iter(told)
+
+
+@pytest.mark.parametrize("damaged", [{}, {"strata": 5}, {"begun": "yes"}, {"until": None}, None])
+def test_a_state_of_something_else_is_refused_and_the_position_stays(damaged: dict[str, Any] | None) -> None:
+    from strata.integrations.torch_data import TorchDataset
+
+    dataset = TorchDataset(opened("sticky"))
+    next(iter(dataset))
+    state = dataset.state_dict()
+    wrong = {**state, **damaged} if damaged else damaged
+    with pytest.raises(DamagedRecordError, match="it has not the fields of a TorchDataset's state"):
+        dataset.load_state_dict(wrong)
+    assert dataset.state_dict() == state
+
+
+def test_the_state_of_a_loader_that_is_some_steps_old_is_not_merged() -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    from strata.integrations.torch_data import TorchDataset, merge_loader_states
+
+    dataset = TorchDataset(opened("sticky"))
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=1, snapshot_every_n_steps=3)
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    with pytest.raises(ValueError, match="the loader's state is 2 steps old; use snapshot_every_n_steps=1"):
+        merge_loader_states([loader.state_dict()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
@@ -88,6 +89,25 @@ def test_a_field_of_another_type_is_refused(field: str, value: Any) -> None:
     setattr(state, field, value)
     with pytest.raises(torch_state.UnsafeStateError):
         torch_state.load_state(pickle.dumps(state))
+
+
+def test_a_state_that_refers_to_an_object_outside_of_it_is_refused() -> None:
+    class Referring(pickle.Pickler):
+        def persistent_id(self, item: Any) -> Any:
+            return "somewhere else" if item == 3 else None
+
+    sink = io.BytesIO()
+    Referring(sink).dump(make_state())
+    with pytest.raises(torch_state.UnsafeStateError, match="it refers to an object outside of it"):
+        torch_state.load_state(sink.getvalue())
+
+
+def test_a_state_that_is_too_long_is_not_even_looked_at() -> None:
+    data = pickle.dumps(make_state())
+    padded = data + bytes(torch_state.MAX_STATE_BYTES - len(data))
+    assert torch_state.load_state(padded).round == 3
+    with pytest.raises(torch_state.UnsafeStateError, match="it has 1048577 bytes, more than 1048576"):
+        torch_state.load_state(padded + b"\0")
 
 
 @given(st.binary(max_size=300))
