@@ -13,12 +13,18 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from strata.client.unary import set_key
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, start
+
+if TYPE_CHECKING:
+    from strata.cluster.replies import KeyValue
+    from strata.integrations.torchrun import CoordinatorRendezvous
 
 pytestmark = [pytest.mark.part("torch"), pytest.mark.timeout(240), pytest.mark.xdist_group("whole runs")]
 
@@ -176,6 +182,71 @@ def test_a_closed_run_is_over_when_its_nodes_are_silent(coordinator: Coordinator
         fresh = closed_state(False, 0)
         assert newcomer.set_state(fresh) == (fresh, 3, True)
         assert newcomer.run != first.run
+
+
+def test_a_state_that_torch_did_not_write_is_refused_by_name(coordinator: CoordinatorProcess) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousStateError
+
+    from strata.integrations.torchrun import CoordinatorBackend, _Keys
+
+    with coordinator.serving():
+        set_key(coordinator.url, "default", "torchrun/run/state", bytes(16) + b"of another", token=0)
+        backend = CoordinatorBackend(_Keys(coordinator.url, "default", "run", outage_s=5), silence_s=15)
+        for ask in (backend.get_state, lambda: backend.set_state(closed_state(False, 0))):
+            with pytest.raises(RendezvousStateError, match="the state of run 'run' is not torch's: it cannot be read"):
+                ask()
+
+
+def test_the_nodes_of_a_round_find_the_store_of_its_first_node_whoever_wrote_the_key_meanwhile(
+    coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    with coordinator.serving():
+        first, second = (make_handler(coordinator.url) for _ in range(2))
+        keys = first._strata.keys
+        ask = keys.get
+
+        def read_before_another_writes(name: str) -> KeyValue:
+            found = ask(name)
+            keys.set(name, b'["", 6, "127.0.0.1", 1]', found.token)
+            return found
+
+        monkeypatch.setattr(keys, "get", read_before_another_writes)
+        served = first._serve_store(7)
+        second._find_store(7).set("from", "second")
+        assert served.get("from") == b"second"
+        second.take_keys(second._strata, store_timeout_s=0.001)
+        with pytest.raises(RendezvousConnectionError, match=r"first node of round 8 served no store within 0\.001 s"):
+            second._find_store(8)
+
+
+def test_a_coordinator_that_refuses_or_stays_away_ends_the_rendezvous(coordinator: CoordinatorProcess) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    from strata.integrations.torchrun import _Keys
+
+    with pytest.raises(RendezvousConnectionError, match="cannot be reached"):
+        _Keys(coordinator.url, "default", "run", outage_s=0).get("state")
+    with coordinator.serving(), pytest.raises(RendezvousConnectionError, match="refuses a command: key is"):
+        _Keys(coordinator.url, "default", "x" * 2_000, outage_s=stretch(60)).set("state", b"", 0)
+
+
+def test_options_of_the_rendezvous_that_are_wrong_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COORDINATOR_URL", raising=False)
+    with pytest.raises(ValueError, match="the rendezvous has no endpoint; use --rdzv-endpoint=host:50051"):
+        make_handler("")
+    for name in ("keep_alive_interval", "keep_alive_max_attempt", "outage_timeout", "store_timeout"):
+        with pytest.raises(ValueError, match=f"--rdzv-conf {name}=0; use a whole number above 0"):
+            make_handler("127.0.0.1:50051", **{name: 0})
+
+
+def make_handler(url: str, **options: int) -> CoordinatorRendezvous:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from strata.integrations.torchrun import create_handler
+
+    return create_handler(RendezvousParameters("strata", url, "run", 1, 2, local_addr="127.0.0.1", **options))
 
 
 def closed_state(closed: bool, silent_for_s: float) -> bytes:
