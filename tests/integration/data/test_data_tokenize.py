@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import tokenizers
 
 from strata.data import open_dataset
 from strata.data.prepare import tokenizing
+from strata.data.prepare.engines import run_tasks
 from strata.data.prepare.rewrite import Plan, prepare
 from strata.data.prepare.tokenizing import TokenizePlan, tokenize
 from strata.data.rows.row_sequence import open_rows
@@ -203,7 +205,7 @@ def test_prepared_files_are_the_same_for_any_number_of_processes(tmp_path: Path,
 
 @pytest.mark.part("ray")
 @pytest.mark.timeout(180)
-def test_a_cluster_writes_the_same_bytes(
+def test_a_cluster_writes_the_same_bytes_and_names_what_went_wrong(
     tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
@@ -216,10 +218,21 @@ def test_a_cluster_writes_the_same_bytes(
     tokenize(rows, str(tmp_path / "local"), plan, processes=1)
     shuffled = Plan(rows_per_file=80, shuffle=True, seed=1)
     prepare(rows, str(tmp_path / "prepared-local"), shuffled)
+
+    def fail() -> None:
+        raise LookupError("no row 7")
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     try:
         ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         tokenize(rows, str(tmp_path / "ray"), plan, engine="ray")
         prepare(rows, str(tmp_path / "prepared-ray"), shuffled, engine="ray")
+        with pytest.raises(LookupError, match="no row 7"):
+            list(run_tasks("ray", fail, [()]))
+        with pytest.raises(DataError, match=r"a task on the Ray cluster was lost: .*; run it again"):
+            list(run_tasks("ray", die, [()]))
     finally:
         ray.shutdown()
     assert content(tmp_path / "local") == content(tmp_path / "ray")
