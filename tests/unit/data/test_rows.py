@@ -21,6 +21,7 @@ from strata.data.files.addresses import open_source
 from strata.data.files.cache import Cache
 from strata.data.files.source import LocalSource
 from strata.data.formats.parquet import ParquetReader
+from strata.data.rows import scan
 from strata.data.rows.columns import Columns
 from strata.data.rows.decoded_blocks import BlockMemory
 from strata.data.rows.index import Index
@@ -194,6 +195,24 @@ def test_the_index_of_read_only_data_is_kept_in_the_cache(
     assert Path(where).is_relative_to(cache.directory)
     monkeypatch.setattr("strata.data.rows.scan.scan_files", None)
     assert open_rows(folder, cache=cache).num_rows == 10
+
+
+def test_a_long_scan_says_how_to_do_it_once_for_all(
+    folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_parquet(folder / "a.parquet", 0, 5)
+    monkeypatch.setattr(scan, "LONG_SCAN_S", 1e9)
+    open_rows(folder, cache=cache)
+    assert caplog.messages == []
+    monkeypatch.setattr(scan, "LONG_SCAN_S", -1.0)
+    open_rows(folder, cache=cache)
+    (message,) = caplog.messages
+    assert message.startswith(f"{folder} has no index, so 1 files were scanned for ")
+    assert message.endswith(f"'strata data index {folder}' does that once for all")
+    caplog.clear()
+    make_index(folder, cache)
+    open_rows(folder, cache=cache)
+    assert caplog.messages == []
 
 
 def test_a_damaged_index_is_refused(folder: Path, cache: Cache) -> None:
