@@ -150,8 +150,10 @@ def _write(path: Path, flag: int) -> float | None:
         raise
     try:
         began_s = time.perf_counter()
-        for _ in range(PROBE_BYTES // BLOCK_BYTES):
-            os.write(file, block)
+        written_bytes = 0
+        while written_bytes < PROBE_BYTES:
+            # A disk that is nearly full takes a part of the block, and refuses the next one.
+            written_bytes += os.write(file, block)
         os.fsync(file)
         return time.perf_counter() - began_s
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_a_slow_disk_is_a_warning(
     monkeypatch.setattr(doctor, "SLOW_DISK_MB_S", slow_mb_s)
     *_, disk = check_disk(tmp_path)
     assert (disk.name, disk.level, disk.mend) == ("disk", level, mend)
+
+
+def test_a_disk_that_takes_too_few_bytes_is_a_problem(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (doctor.PROBE_BYTES // 2, hard))
+    try:
+        found = check_disk(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    mend = "free some space, or choose another path"
+    assert found == [Finding("disk", "problem", f"{tmp_path}: File too large", mend)]
 
 
 def test_a_path_that_leaves_no_room_for_file_names_is_a_problem(tmp_path: Path) -> None:
