@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
 from strata.address import reachable
-from strata.cli.watch.top import draw
 from strata.client.client import Client
 from strata.client.http_reader import HttpReader, find_http
 from strata.errors import CoordinatorLostError, StrataError
@@ -98,6 +99,34 @@ def test_top_shows_a_job_once_where_the_screen_cannot_be_drawn_again(tmp_path: P
         assert "no jobs yet" in terminal.shown
 
 
+def test_top_redraws_the_screen_and_waits_for_a_coordinator_that_went_down_until_ctrl_c(tmp_path: Path) -> None:
+    coordinator = CoordinatorProcess(tmp_path)
+    command = [sys.executable, "-m", "strata", "top", "--coordinator", coordinator.url]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
+    with Terminal() as terminal:
+
+        def wait_for(words: str, *, after: int = 0) -> int:
+            wait_until(
+                lambda: words in terminal.shown[after:], lambda: f"{words!r} in {terminal.shown[-9_000:].split()}"
+            )
+            return len(terminal.shown)
+
+        with ExitStack() as stack:
+            with coordinator.serving():
+                process = start(command, stdout=terminal.fd, env=environment)
+                stack.callback(end, process)
+                wait_for("no jobs yet")
+            at = wait_for(f"stale: the coordinator at {coordinator.url} cannot be reached")
+            stack.enter_context(coordinator.serving())
+            client = stack.enter_context(Client(coordinator.url, "w", job_id="back", keep_alive_s=0))
+            client.wait_registered()
+            wait_for("job \x1b[0m\x1b[1mback", after=at)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(stretch(20)) == 0
+    screens = [screen for screen in terminal.shown.split("\x1b[H") if "mback" in screen]
+    assert "stale" not in screens[0]
+
+
 def test_a_coordinator_without_http_says_so_in_one_line(tmp_path: Path) -> None:
     coordinator = CoordinatorProcess(tmp_path, "--no-http")
     with coordinator.serving():
@@ -119,39 +148,3 @@ def test_a_host_that_means_this_machine_is_the_coordinators_machine() -> None:
 def test_a_page_that_is_gone_is_an_error_of_its_own() -> None:
     with pytest.raises(CoordinatorLostError):
         HttpReader("http://127.0.0.1:1").get("/api/health")
-
-
-def test_text_of_others_cannot_write_on_the_terminal() -> None:
-    from rich.console import Console
-
-    worker: dict[str, Any] = {
-        "worker_id": "w\x1b[2J", "rank": 0, "state": "training", "is_present": True, "step": 1, "lag": 0,
-        "step_s": None, "own_step_s": None, "metrics": {}, "last_seen_s": None, "host": "[red]h[/red]\u202e",
-        "gpu_count": 0, "straggles": None, "stall": None,
-    }  # fmt: skip
-    metrics = dict.fromkeys(
-        ("goodput", "recent_goodput", "steps_per_s", "samples_per_s", "checkpoint_bytes_per_s", "barrier_p99_s")
-    )
-    missing = {"worker_id": "m", "rank": 1, "state": "training"}
-    barrier = {
-        "name": "b\x1b]0;x\x07", "arrived": 1, "expected": 2, "began_s": 0.0, "missing": [missing], "missing_total": 1
-    }  # fmt: skip
-    job = {
-        "job_id": "j", "state": "running", "reason": "", "step": 1, "total_steps": None, "last_step_s": None,
-        "epoch": 0, "generation": 1, "workers": 1, "steps_at_risk": None, "committed_step": None,
-    }  # fmt: skip
-    status = {
-        "version": "1", "jobs": 1, "workers": 1, "requests_per_s": None, "accepts_writes": False, "reason": "full\x1b[m"
-    }  # fmt: skip
-    answer = {
-        "job": job, "coordinator": status, "metrics": {**metrics, "failures": 0}, "workers": [worker],
-        "barriers": {"open": [barrier]}, "goodput": {"parts": [], "stragglers": []},
-    }  # fmt: skip
-    console = Console(width=200, record=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(draw(answer, now_s=1.0))
-    text = captured.get()
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "[red]h[/red]" in text
-    assert "missing m" in text
