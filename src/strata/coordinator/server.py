@@ -154,6 +154,9 @@ class Coordinator:
             if self._tls is not None:
                 stack.push_async_callback(_cancel, asyncio.create_task(self._tls.watch(), name="certificates"))
             await self._serve_channel(stack, budget, gate)
+            if self._config.http_address is not None:
+                # Before gRPC is served: a tool that asks meanwhile must not be told that there is no HTTP.
+                self._announce_http(split_address(self._config.http_address))
             await self._serve_grpc(stack, budget, gate)
             if feed is not None:
                 await self._serve_http(stack, feed, replayed, gate)
@@ -320,8 +323,13 @@ class Coordinator:
         # It waits for the coordinator's loop while it ends, so the loop must run meanwhile.
         stack.push_async_callback(asyncio.to_thread, thread.close)
         self.http_port = thread.port
-        address = self._config.advertise_http or join_address(host, thread.port)
-        self.sessions.http_url = f"{self._scheme('http')}://{address}"
+        self._announce_http((host, thread.port))
+
+    def _announce_http(self, listening: tuple[str, int]) -> None:
+        """Let everyone know where HTTP is; port 0 is not known yet."""
+        if self._config.advertise_http or listening[1]:
+            address = self._config.advertise_http or join_address(*listening)
+            self.sessions.http_url = f"{self._scheme('http')}://{address}"
 
     def _scheme(self, plain: str) -> str:
         return plain if self._tls is None else SECURE[plain]

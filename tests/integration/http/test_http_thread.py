@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from strata.client.http_reader import HttpReader
 from strata.cluster import commands as c
+from strata.coordinator import server
 from strata.coordinator.http import http_thread
 from strata.coordinator.server import Coordinator, CoordinatorConfig
+from strata.errors import CoordinatorLostError
 from tests.testbed.pace import stretch
+from tests.testbed.process import free_ports
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 def config(folder: Path, **options: Any) -> CoordinatorConfig:
     addresses = dict.fromkeys(("grpc_address", "channel_address", "http_address"), "127.0.0.1:0")
-    return CoordinatorConfig(**addresses, version="test", state=f"sqlite://{folder}/j.db", **options)
+    return CoordinatorConfig(**addresses | options, version="test", state=f"sqlite://{folder}/j.db")
 
 
 def serving_threads() -> set[threading.Thread]:
@@ -38,6 +43,27 @@ async def test_a_coordinator_that_ends_before_its_page_is_made_leaves_no_thread_
         threading.Timer(0.2, is_closing.set).start()
         assert coordinator.http_port
     assert not thread.is_alive()
+
+
+async def test_a_tool_that_asks_before_http_is_served_hears_where_it_will_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grpc_port, http_port = free_ports(2)
+    addresses = {"grpc_address": f"127.0.0.1:{grpc_port}", "http_address": f"127.0.0.1:{http_port}"}
+    lost: list[CoordinatorLostError] = []
+
+    def load(name: str) -> Any:
+        # In a thread, while gRPC is served and HTTP is not.
+        with pytest.raises(CoordinatorLostError) as caught:
+            HttpReader.of_leader(addresses["grpc_address"]).get("/api/health")
+        lost.append(caught.value)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(server, "import_module", load)
+    async with Coordinator(config(tmp_path, **addresses)):
+        reader = await asyncio.to_thread(HttpReader.of_leader, addresses["grpc_address"])
+        assert await asyncio.to_thread(reader.get, "/api/health")
+    assert len(lost) == 1
 
 
 async def test_a_failure_is_written_down_before_anything_else_is_due(
