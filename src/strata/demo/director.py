@@ -119,8 +119,6 @@ class Director:
                 await self._play()
         except TimeoutError:
             raise RuntimeError(f"it was not over after {LIMIT_S:g} s; this machine has too much else to do") from None
-        if self._failure is not None:
-            raise RuntimeError(self._failure)
 
     async def _play(self) -> None:
         scene = self._scene
@@ -135,6 +133,8 @@ class Director:
                 for number in range(4):
                     self._start(f"worker-{number}")
                 await self._direct()
+                if self._failure is not None:
+                    raise RuntimeError(self._failure)
                 scene.audits = [await asyncio.to_thread(self._audit, epoch) for epoch in range(scene.epochs)]
                 reader = HttpReader.of_leader(coordinator.url)
                 scene.goodput = await asyncio.to_thread(reader.get, "/api/goodput", job=JOB_ID)

@@ -84,6 +84,17 @@ def test_without_etcd_the_demonstration_says_what_to_install(tmp_path: Path) -> 
     assert "strata demo --ha needs the program etcd: apt-get install etcd-server" in done.stderr
 
 
+def make_play(folder: Path, *acts: Act, epochs: int = EPOCHS) -> tuple[Scene, Director]:
+    scene = Scene(epochs, ROWS, total_steps=epochs * -(-ROWS // BATCH_SIZE), acts=list(acts))
+    return scene, Director(folder, scene, pace_s=0.03, on_change=lambda: None)
+
+
+async def test_a_play_ends_with_the_words_of_a_worker_that_failed_unasked(tmp_path: Path) -> None:
+    _, director = make_play(tmp_path)  # there is no dataset in the folder
+    with pytest.raises(RuntimeError, match=rf"(?s)worker-\d.*{tmp_path}/data: there is no such file or directory"):
+        await director.play()
+
+
 @st.composite
 def plays(draw: st.DrawFn) -> list[Act]:
     """Acts that make sense one after the other: who leaves is there, who joins is not."""
@@ -111,8 +122,7 @@ def plays(draw: st.DrawFn) -> list[Act]:
 def test_the_proofs_hold_whatever_is_done_to_the_run(tmp_path_factory: pytest.TempPathFactory, acts: list[Act]) -> None:
     folder = tmp_path_factory.mktemp("play")
     make_dataset(folder / "data", ROWS)
-    scene = Scene(EPOCHS, ROWS, total_steps=EPOCHS * -(-ROWS // BATCH_SIZE), acts=acts)
-    director = Director(folder, scene, pace_s=0.03, on_change=lambda: None)
+    scene, director = make_play(folder, *acts)
 
     async def play() -> None:
         await director.play()
