@@ -11,7 +11,7 @@ import tempfile
 import time
 import webbrowser
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -87,13 +87,10 @@ def run_demo(
             coordinator = ReplicatedCoordinator(home) if ha else StandaloneCoordinator(home, is_open=True)
         director = Director(folder, scene, pace_s=pace, on_change=view.update, coordinator=coordinator)
         try:
-            if coordinator is None:
-                asyncio.run(_play(director, view))
-                summarize()
-            elif dashboard:
-                asyncio.run(_play_with_page(director, coordinator, view, summarize))
+            if coordinator is not None and dashboard:
+                asyncio.run(_play_with_page(coordinator, director, view, summarize))
             else:
-                asyncio.run(_play_on(director, coordinator, view))
+                asyncio.run(_play_on(coordinator, director, view))
                 summarize()
         except RuntimeError as error:
             view.close()
@@ -114,13 +111,13 @@ async def _play(director: Director, view: _View) -> None:
     await director.play_reference()
 
 
-async def _play_on(director: Director, coordinator: DemoCoordinator, view: _View) -> None:
-    async with coordinator:
+async def _play_on(coordinator: DemoCoordinator | None, director: Director, view: _View) -> None:
+    async with coordinator or nullcontext():
         await _play(director, view)
 
 
 async def _play_with_page(
-    director: Director, coordinator: DemoCoordinator, view: _View, summarize: Callable[[], None]
+    coordinator: DemoCoordinator, director: Director, view: _View, summarize: Callable[[], None]
 ) -> None:
     """Play it while the page shows it; then keep the page up for whoever looks at it."""
     async with coordinator:

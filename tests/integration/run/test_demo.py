@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strata.cli.app import main
+from strata.client.http_reader import HttpReader
+from strata.demo import director
 from strata.demo.director import JOB_ID, Act, Director, Scene
 from strata.demo.model import BATCH_SIZE
 from strata.demo.proofs import prove
 from strata.demo.samples import make_dataset
 from tests.testbed.pace import stretch
+from tests.testbed.process import end, start
+from tests.testbed.terminal import Terminal
+from tests.testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("whole runs")]
 ROWS, EPOCHS = 1_500, 3
@@ -84,6 +92,58 @@ def test_without_etcd_the_demonstration_says_what_to_install(tmp_path: Path) -> 
     assert "strata demo --ha needs the program etcd: apt-get install etcd-server" in done.stderr
 
 
+def test_the_page_is_opened_stays_up_after_the_proofs_and_the_run_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    (tmp_path / "browser").chmod(0o755)
+    (tmp_path / "kept").mkdir()
+    environment = {
+        "TMPDIR": str(tmp_path / "kept"), "DISPLAY": ":0", "BROWSER": f"{tmp_path}/browser %s",
+        "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "50",
+    }  # fmt: skip
+    # Half as long as the one of the README: what is shown and kept does not depend on that.
+    script = "from strata.cli import app, demo; demo.EPOCHS = 2; app.main(['demo', '--dashboard', '--keep'])"
+    with Terminal() as terminal:
+        process = start([sys.executable, "-c", script], stdout=terminal.fd, env={**os.environ, **environment})
+        try:
+            stays = re.compile(r"The dashboard stays at (http://127\.0\.0\.1:\d+) until Ctrl-C")
+            wait_until(
+                lambda: stays.search(terminal.shown) is not None or process.poll() is not None,
+                lambda: terminal.shown[-2_000:],
+                timeout_s=180.0,
+            )
+            found = stays.search(terminal.shown)
+            assert found is not None, terminal.shown[-2_000:]
+            audit = HttpReader(found[1]).get("/api/datasets/demo", job=JOB_ID, epoch=1)["audit"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(stretch(30)) == 0
+        finally:
+            end(process)
+    assert audit["exactly_once"]
+    assert (tmp_path / "opened").read_text() == f"{found[1]}\n"
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert f"The run is in {kept}" in terminal.shown
+    assert {"checkpoints", "reference", "seen"} <= {path.name for path in kept.iterdir()}
+    assert f"dashboard {found[1]}" in terminal.shown, "it is shown while the run is drawn"
+
+
+def test_a_play_that_takes_too_long_ends_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(director, "LIMIT_S", 0.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["demo", "--dashboard"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.err == "strata demo: it was not over after 0 s; this machine has too much else to do\n"
+    assert shown.out.startswith("The dashboard is at http://127.0.0.1:")
+    assert list(tmp_path.iterdir()) == []
+
+
 def make_play(folder: Path, *acts: Act, epochs: int = EPOCHS) -> tuple[Scene, Director]:
     scene = Scene(epochs, ROWS, total_steps=epochs * -(-ROWS // BATCH_SIZE), acts=list(acts))
     return scene, Director(folder, scene, pace_s=0.03, on_change=lambda: None)
@@ -93,6 +153,22 @@ async def test_a_play_ends_with_the_words_of_a_worker_that_failed_unasked(tmp_pa
     _, director = make_play(tmp_path)  # there is no dataset in the folder
     with pytest.raises(RuntimeError, match=rf"(?s)worker-\d.*{tmp_path}/data: there is no such file or directory"):
         await director.play()
+
+
+async def test_a_reference_that_fails_says_why(tmp_path: Path) -> None:
+    _, director = make_play(tmp_path)
+    with pytest.raises(RuntimeError, match=r"(?s)^the undisturbed run failed: .*there is no such file or directory"):
+        await director.play_reference()
+
+
+async def test_a_worker_that_is_paused_goes_on_and_nobody_is_lost(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "data", ROWS)
+    act = Act("pause", 5, 4, ("worker-1",), "a pause")
+    scene, director = make_play(tmp_path, act, epochs=1)
+    # It ends when all four have ended, the paused one too.
+    await director.play()
+    assert act.recovered_s is not None
+    assert scene.audits == [(0, 0)]
 
 
 @st.composite
