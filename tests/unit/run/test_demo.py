@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint import CheckpointManager
+from strata.demo import samples
 from strata.demo.model import BATCH_SIZE, BLOCK_SIZE, INPUTS, apply_gradients, block_gradients, make_state
 from strata.demo.proofs import prove, read_seen
 from strata.demo.samples import make_dataset
@@ -94,3 +96,35 @@ def test_the_dataset_has_every_sample_once(tmp_path: Path) -> None:
     make_dataset(tmp_path / "data", 103)
     rows = open_rows(tmp_path / "data")
     assert rows.read(0, rows.num_rows)["id"].tolist() == list(range(103))
+
+
+def test_a_dataset_that_is_there_is_kept_as_it_is(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "data", 103)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").iterdir()}
+    make_dataset(tmp_path / "data", 50)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").iterdir()} == before
+
+
+def test_of_two_workers_that_make_the_dataset_the_second_takes_what_the_first_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is faster by all: it begins and ends while the second writes its first file."""
+    write, others = samples.pq.write_table, ["the first"]
+
+    def write_late(table: Any, path: Path) -> None:
+        if others:
+            others.pop()
+            make_dataset(tmp_path / "data", 103)
+            (tmp_path / "data" / "first").touch()
+        write(table, path)
+
+    monkeypatch.setattr(samples.pq, "write_table", write_late)
+    make_dataset(tmp_path / "data", 103)
+    assert (tmp_path / "data" / "first").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["data"], "what the second wrote is gone"
+
+
+def test_a_dataset_that_cannot_be_put_in_its_place_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(NotADirectoryError):
+        make_dataset(tmp_path / "data", 103)
