@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strata.dashboard.site import STATIC
+from strata.cli.app import main
+from strata.dashboard.site import STATIC, Site
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, read_line, start
@@ -111,6 +112,17 @@ def test_what_cannot_be_served_is_refused_in_a_line(arguments: tuple[str, ...], 
     assert process.returncode == code
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_a_page_that_is_not_built_is_not_served(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Site, "is_built", False)
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", "--port", "0"])
+    assert ended.value.code == 1
+    shown = "strata dashboard: the page is not built; in a clone of the repository: make dashboard\n"
+    assert capsys.readouterr() == ("", shown)
 
 
 @pytest.mark.part("dashboard")

@@ -23,10 +23,6 @@ from strata.cli.app import main
             ["rewind", "llm", "--to-step", "5", "--skip-batches", "7-9"],
             "--skip-batches: '7-9' is no range of batches; write FIRST..LAST, both included",
         ),
-        (
-            ["dashboard", "--coordinator", "grpc://10.0.0.5:50051"],
-            "--coordinator: 'grpc://10.0.0.5:50051' is no address of a coordinator; use http://HOST:8080",
-        ),
         (["run", "--standalone", "nowhere.py"], "there is no script 'nowhere.py'; give its path"),
         (["run", "--standalone", "no-such-program"], "there is no program 'no-such-program'; give its path, or a"),
     ],

@@ -22,7 +22,7 @@ def serve_dashboard(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="The port on which the page listens; 0 takes a free one.")
     ] = 3000,
-) -> int:
+) -> None:
     """Serve the dashboard on a port of its own, until Ctrl-C.
 
     The coordinator serves the same page at its HTTP port. Use this command where browsers cannot reach the
@@ -44,10 +44,9 @@ def serve_dashboard(
         raise typer.BadParameter(str(error), param_hint="--host") from error
     if not Site().is_built:
         sys.stderr.write("strata dashboard: the page is not built; in a clone of the repository: make dashboard\n")
-        return 1
+        raise typer.Exit(1)
     server = DashboardServer(upstream, host=host, port=port)
     # On stdout and flushed, so that whoever started it with port 0 can read where it is.
     sys.stdout.write(f"The dashboard of {upstream.url} is at {server.url}\n")
     sys.stdout.flush()
     asyncio.run(server.serve())
-    return 0
