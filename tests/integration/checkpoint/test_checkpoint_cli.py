@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 from strata.checkpoint import CheckpointManager, SavePolicy
+from strata.cli.app import main
+from strata.cli.checkpoints.arguments import show_size
 from strata.storage import open_storage
 from tests.testbed.process import run_program
 from tests.testbed.terminal import Terminal
@@ -181,6 +184,50 @@ def test_verify_deep_looks_into_narrow_types_too(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as manager:
         manager.save({"w": np.array([1.0, np.nan], ml_dtypes.float8_e4m3fn), "f": np.ones(2, ml_dtypes.bfloat16)}, 1)
     assert "w has 1 elements that are NaN or infinite" in ckpt("verify", tmp_path, 1, "--deep").stdout
+
+
+@pytest.mark.full
+def test_verify_deep_names_what_it_cannot_read_without_a_library(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path / "run") as manager:
+        manager.save({"w": np.ones(2, ml_dtypes.float8_e4m3fn), "x": np.ones(2)}, 1)
+    # As if it were not installed, also where it is.
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "ml_dtypes.py").write_text("raise ImportError('hidden')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "hidden")}
+    command = [COMMAND, "ckpt", "verify", tmp_path / "run", "--deep"]
+    done = run_program(command, env=environment, capture_output=True, text=True)
+    assert done.stdout == (
+        "step 1: good, 2 tensors, all finite, but for w: install ml_dtypes to look for NaN in them\n"
+    )
+    assert done.returncode == 0, "what is not looked into is not damaged"
+
+
+def test_ls_says_which_checkpoints_a_rewind_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        for step in (1, 2):
+            manager.save({"w": np.full(2, step)}, step)
+        manager.rewind(1)
+    with pytest.raises(SystemExit):
+        main(["ckpt", "ls", str(tmp_path)])
+    kept, aside = (line.rstrip() for line in capsys.readouterr().out.splitlines()[1:])
+    assert (kept.split()[0], aside.split()[0]) == ("1", "2")
+    assert kept.endswith(" full")
+    assert aside.endswith(" full, set aside by rewind 1")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [
+        (0, "0 B"),
+        (1_023, "1023 B"),
+        (1_024, "1.0 KiB"),
+        (3 << 29, "1.5 GiB"),
+        (1 << 40, "1.0 TiB"),
+        (5 << 50, "5120.0 TiB"),
+    ],
+)
+def test_sizes_are_shown_in_the_largest_unit_that_fits(size_bytes: int, shown: str) -> None:
+    assert show_size(size_bytes) == shown
 
 
 def test_diff_says_what_became_nan(tmp_path: Path) -> None:

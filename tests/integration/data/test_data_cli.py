@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strata.cli.app import main
 from strata.data.rows.row_sequence import open_rows
 from strata.errors import DatasetNotFoundError
 from tests.testbed.pace import stretch
@@ -99,6 +101,28 @@ def test_numbers_that_json_has_not_are_shown_as_text(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([np.nan, np.inf, -np.inf, 0.5]))
     found = json.loads(data("preview", tmp_path / "a.npy", "--json").stdout, parse_constant=pytest.fail)
     assert [row["data"] for row in found] == ["NaN", "Infinity", "-Infinity", 0.5]
+
+
+def test_values_that_json_has_not_are_shown_as_it_can_hold_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"raw": b"a\xff", "pair": {"x": 1, "y": b"z"}, "list": [b"b", None], "day": date(2026, 7, 1), "yes": True}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    with pytest.raises(SystemExit):
+        main(["data", "preview", str(tmp_path / "a.parquet"), "--json"])
+    assert json.loads(capsys.readouterr().out) == [
+        {"raw": "a\\xff", "pair": {"x": 1, "y": "z"}, "list": ["b", None], "day": "2026-07-01", "yes": True}
+    ]
+
+
+def test_of_a_dataset_without_rows_no_order_is_rated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "a.parquet")
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "inspect", str(tmp_path / "a.parquet")])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "rows: 0\n" in shown
+    assert "how random" not in shown
 
 
 def test_options_reach_the_format(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -27,6 +28,7 @@ from strata.data.text.tokenizers import Tokenize, load_tokenizer
 from strata.errors import DataError, DatasetExistsError, MissingExtraError
 from tests.testbed.pace import stretch
 from tests.testbed.process import run_program
+from tests.testbed.terminal import Terminal
 
 pytestmark = pytest.mark.full
 
@@ -278,6 +280,25 @@ def test_the_command_says_how_fast_it_was_and_what_is_wrong(tmp_path: Path, corp
     assert "there is no tokenizer at" in " ".join(wrong.stderr.split())
     wrong = run(str(corpus), str(tmp_path / "other"), "--tokenizer", tokenizer, "--column", "words")
     assert "no column 'words'" in " ".join(wrong.stderr.split())
+
+
+def test_a_terminal_sees_tokens_a_second_and_a_program_gets_json(tmp_path: Path, corpus: Path, tokenizer: str) -> None:
+    command = [STRATA, "data", "tokenize", corpus, tmp_path / "out", "--tokenizer", tokenizer, "--processes", "1"]
+    environment = {**os.environ, "DATA_CACHE_PATH": str(tmp_path / "cache"), "TERM": "xterm", "COLUMNS": "120"}
+    with Terminal() as terminal:
+        done = run_program(
+            [*command, "--rows-per-file", "100", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=terminal.fd,
+            text=True,
+            env=environment,
+            timeout=stretch(60),
+        )
+    said = json.loads(done.stdout)
+    assert (said["documents"], said["files"]) == (300, 3)
+    assert said["tokens_per_s"] > 0
+    shown = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", terminal.shown)
+    assert re.search(r"to out .* 300/300 documents, [1-9][\d,]* tokens/s", shown), shown
 
 
 def test_tokenizers_are_transforms_on_threads_and_in_processes(tmp_path: Path, corpus: Path, tokenizer: str) -> None:

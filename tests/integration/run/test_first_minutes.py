@@ -61,6 +61,12 @@ def test_a_standalone_job_that_is_over_can_be_audited(folder: Path) -> None:
     )
 
 
+def test_a_module_is_run_as_python_runs_it(folder: Path) -> None:
+    done = strata(folder, "run", "--standalone", "--module", "train", "checkpoints")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "checkpoints" / "default").is_dir()
+
+
 def test_a_checkpoint_path_that_cannot_be_used_is_named_and_not_tried_again(folder: Path) -> None:
     (folder / "file").touch()
     done = strata(folder, "run", "--standalone", "train.py", "file/checkpoints")
@@ -115,6 +121,18 @@ def test_the_doctor_is_content_with_a_machine_that_needs_no_coordinator(folder: 
     done = strata(folder, "doctor")
     assert done.returncode == 0, done.stdout
     assert "keeps put-if-absent" in done.stdout
+
+
+def test_the_doctor_says_that_a_folder_may_not_be_written(folder: Path) -> None:
+    require_root()
+    with mounts.tmpfs(folder / "small", size_bytes=1 << 20) as small:
+        mounts.remount_read_only(small)
+        done = strata(folder, "doctor", "--json", "--path", str(small / "checkpoints"))
+    findings = {each["name"]: each for each in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert (findings["disk"]["level"], findings["disk"]["found"]) == ("problem", f"{small} may not be written")
+    assert findings["disk"]["mend"] == "choose another LOCAL_STORAGE_PATH"
+    assert "O_DIRECT" not in findings, "there is nothing to measure"
 
 
 SLOW = """
