@@ -1,4 +1,4 @@
-"""The demonstration on a volume that containers share: it proves what was trained, and says what was not."""
+"""What the containers of the demonstration run: it proves what was trained on their volume, and says what was not."""
 
 from __future__ import annotations
 
