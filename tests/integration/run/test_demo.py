@@ -21,6 +21,7 @@ from strata.demo import director
 from strata.demo.director import JOB_ID, Act, Director, Scene
 from strata.demo.model import BATCH_SIZE
 from strata.demo.proofs import prove
+from strata.demo.replicated import ReplicatedCoordinator
 from strata.demo.samples import make_dataset
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, start
@@ -144,9 +145,11 @@ def test_a_play_that_takes_too_long_ends_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def make_play(folder: Path, *acts: Act, epochs: int = EPOCHS) -> tuple[Scene, Director]:
+def make_play(
+    folder: Path, *acts: Act, epochs: int = EPOCHS, coordinator: ReplicatedCoordinator | None = None
+) -> tuple[Scene, Director]:
     scene = Scene(epochs, ROWS, total_steps=epochs * -(-ROWS // BATCH_SIZE), acts=list(acts))
-    return scene, Director(folder, scene, pace_s=0.03, on_change=lambda: None)
+    return scene, Director(folder, scene, pace_s=0.03, on_change=lambda: None, coordinator=coordinator)
 
 
 async def test_a_play_ends_with_the_words_of_a_worker_that_failed_unasked(tmp_path: Path) -> None:
@@ -169,6 +172,20 @@ async def test_a_worker_that_is_paused_goes_on_and_nobody_is_lost(tmp_path: Path
     await director.play()
     assert act.recovered_s is not None
     assert scene.audits == [(0, 0)]
+
+
+@pytest.mark.part("etcd")
+async def test_training_goes_on_when_the_leader_of_etcd_is_killed(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "data", ROWS)
+    (tmp_path / "replicas").mkdir()
+    act = Act("kill etcd", 5, 4, (), "kill -9 of etcd's leader")
+    async with ReplicatedCoordinator(tmp_path / "replicas") as coordinator:
+        killed_pid = coordinator.etcd_pid
+        scene, director = make_play(tmp_path, act, epochs=1, coordinator=coordinator)
+        await director.play()
+        assert act.recovered_s is not None
+        assert scene.audits == [(0, 0)]
+        await asyncio.to_thread(wait_until, lambda: coordinator.etcd_pid != killed_pid, "another leader of etcd")
 
 
 @st.composite
