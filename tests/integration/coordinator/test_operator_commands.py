@@ -173,6 +173,7 @@ async def test_a_job_that_the_coordinator_never_saw_is_not_running(
     assert "job llm: rewound from step 10 to step 5\n" in capsys.readouterr().out
 
 
+@pytest.mark.full
 async def test_who_follows_events_is_told_that_the_next_coordinator_may_not_know_all_and_of_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
