@@ -109,6 +109,35 @@ def test_a_rank_outside_the_world_is_refused() -> None:
     assert problems(rank=8, world_size=8) == "RANK='8' (with WORLD_SIZE): expected a number below WORLD_SIZE=8"
 
 
+@pytest.mark.parametrize(
+    ("given", "missing", "expected"),
+    [
+        ("strata_tls_cert", "STRATA_TLS_KEY", "a path to a PEM file of a private key"),
+        ("strata_tls_key", "STRATA_TLS_CERT", "a path to a PEM file of a certificate and those above it"),
+    ],
+)
+def test_a_certificate_without_a_key_and_a_key_without_a_certificate_are_refused(
+    given: str, missing: str, expected: str
+) -> None:
+    assert problems(**{given: "some.pem"}) == f"{missing} (with {given.upper()}): expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "expected"),
+    [
+        ({}, "strata_oidc_audience", "a text of 1 or more characters"),
+        ({"strata_oidc_audience": "strata"}, "strata_oidc_rules", "a list of tables with claim, matches, role"),
+    ],
+)
+def test_an_issuer_without_an_audience_or_rules_lets_nobody_in_and_says_what_is_missing(
+    given: dict[str, str], missing: str, expected: str
+) -> None:
+    settings = load_settings(strata_oidc_issuer="https://issuer.example", **given)
+    with pytest.raises(ConfigError) as caught:
+        _ = settings.oidc
+    assert str(caught.value).startswith(f"{missing} (with STRATA_OIDC_ISSUER): expected {expected}")
+
+
 def test_a_wrong_value_in_the_file_names_the_file() -> None:
     Path("strata.toml").write_text("world_size = -4")
     assert problems() == "world_size='-4' (strata.toml): expected a whole number, 1 or more"

@@ -52,6 +52,10 @@ def test_the_public_names_are_these() -> None:
         assert getattr(strata, name) is not None
 
 
+def test_dir_lists_the_public_names_though_they_are_resolved_on_first_use() -> None:
+    assert dir(strata) == sorted(PUBLIC)
+
+
 def test_importing_strata_loads_no_library_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # coverage.py would load libraries of its own before strata is imported.
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)

@@ -82,8 +82,8 @@ class _Placement:
         shards, claimants = self._claims(self._orphans if level else self._free_shards(), level)
         while len(shards):
             taken = self._take(shards, claimants)
-            if not taken.any():
-                break
+            # Each claimant may still get one and each owner may still give one, so every round moves a shard.
+            assert taken.any()
             left = ~taken & self._get.open()[claimants] & self._is_free(self._owners[shards])
             shards, claimants = shards[left], claimants[left]
         self._orphans = self._orphans[self._owners[self._orphans] == NOBODY]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata import ConsistentHash
+from strata.compat import consistent_hash
 from strata.errors import NoWorkersError, UnknownWorkerError
 from strata.sharding import hashing
 from strata.sharding import ring as ring_module
@@ -122,6 +123,14 @@ def test_two_nodes_that_hash_alike_go_by_name_whatever_the_order(monkeypatch: py
 def test_adding_twice_and_removing_a_stranger_change_nothing() -> None:
     ring = ring_of("a", "b", "a")
     ring.remove_node("stranger")
+    assert ring.nodes == ["a", "b"]
+
+
+def test_a_full_ring_refuses_one_more_node_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consistent_hash, "MAX_NODES", 2)
+    ring = ring_of("a", "b", "a")
+    with pytest.raises(ValueError, match="a ring holds at most 2 nodes"):
+        ring.add_node("c")
     assert ring.nodes == ["a", "b"]
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from strata import ConsistentHash
 from strata.errors import DamagedRecordError, NoWorkersError, UnknownWorkerError
 from strata.sharding import Assignment, assign, assign_some
+from strata.sharding import assignment as assignment_module
 from strata.sharding import ring as ring_module
 
 WORKERS = st.sets(st.sampled_from([f"w{number}" for number in range(24)]), min_size=1)
@@ -236,6 +237,26 @@ def test_golden_digests_guard_the_meaning_of_running_jobs() -> None:
     first = assign("imagenet", 1_000, [f"worker-{number}" for number in range(7)])
     assert first.digest() == "2caef41319c771ba3e30d779a66c8ce0"
     assert assign("imagenet", 1_000, ["worker-0", "worker-9"], first).digest() == "33c584dd6404e3fdffa452f8df66a079"
+
+
+def test_equal_assignments_are_one_key_and_unequal_ones_are_two() -> None:
+    first, copy = assign("d", 10, ["a", "b"]), assign("d", 10, ["b", "a"])
+    other = assign("d", 10, ["a", "c"])
+    assert {first: "first", copy: "copy", other: "other"} == {first: "copy", other: "other"}
+    assert first != first.to_bytes()
+
+
+def test_an_assignment_says_its_weights_and_shows_its_size_but_not_its_shards() -> None:
+    assignment = assign("d", 1_000, ["b", "a"], weights={"b": 3})
+    assert assignment.weights == {"a": 1, "b": 3}
+    assert repr(assignment) == "Assignment('d', 1000 shards, 2 workers)"
+
+
+def test_more_workers_than_a_ring_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "MAX_NODES", 2)
+    assert assign("d", 10, ["a", "b"]).workers == ("a", "b")
+    with pytest.raises(ValueError, match="3 workers; at most 2 can be placed"):
+        assign("d", 10, ["a", "b", "c"])
 
 
 def test_bad_input_is_refused_with_what_to_do() -> None:

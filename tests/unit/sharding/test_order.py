@@ -86,6 +86,13 @@ def test_over_the_epochs_a_sample_is_anywhere_in_the_epoch_equally_often() -> No
     assert statistic < (bins - 1) + 5 * math.sqrt(2 * (bins - 1))
 
 
+@pytest.mark.parametrize("total", [100, 10_000])
+def test_no_samples_have_no_positions_and_no_positions_have_no_samples(total: int) -> None:
+    order, nothing = EpochOrder(total, 10, window_shards=4), np.empty(0, dtype=np.int64)
+    assert order.samples_at(nothing).tolist() == []
+    assert order.positions_of(nothing).tolist() == []
+
+
 def test_ten_billion_samples_need_no_memory() -> None:
     order = EpochOrder(10_000_000_000, 10_000, seed=1, window_shards=16)
     positions = np.random.default_rng(0).integers(0, order.total_samples, 1_000)

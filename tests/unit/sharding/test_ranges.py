@@ -98,6 +98,10 @@ def test_what_is_not_a_list_of_runs_is_refused(runs: object) -> None:
         RangeSet.from_runs(runs)
 
 
+def test_a_set_of_ranges_equals_no_value_of_another_type() -> None:
+    assert RangeSet([0], [5]) != [(0, 5)]
+
+
 def test_negative_integers_are_refused_and_a_long_set_is_shown_short() -> None:
     with pytest.raises(ValueError, match="a range starts at -1"):
         RangeSet([-1], [5])

@@ -16,6 +16,11 @@ class Scripted(SpanExporter):
 
     def __init__(self, *script: SpanExportResult | Exception) -> None:
         self._script = list(script)
+        self.flush_timeouts_ms: list[int] = []
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.flush_timeouts_ms.append(timeout_millis)
+        return timeout_millis >= 1_000
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         following = self._script.pop(0)
@@ -37,3 +42,11 @@ def test_failures_are_told_once_until_it_works_again(caplog: pytest.LogCaptureFi
 def test_an_exporter_that_raises_is_told_of_with_its_error(caplog: pytest.LogCaptureFixture) -> None:
     QuietExporter(Scripted(OSError("no route")), where="x").export([])
     assert "OSError: no route" in caplog.text
+
+
+def test_a_flush_is_that_of_the_exporter_with_its_time_limit_and_its_outcome() -> None:
+    scripted = Scripted()
+    exporter = QuietExporter(scripted, where="x")
+    assert exporter.force_flush(1_000)
+    assert not exporter.force_flush(999)
+    assert scripted.flush_timeouts_ms == [1_000, 999]

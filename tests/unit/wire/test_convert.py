@@ -148,3 +148,11 @@ def test_an_empty_frame_is_refused() -> None:
         convert.command_from_message(pb.Command())
     with pytest.raises(ValueError, match="'napping' is not a valid WorkerState"):
         convert.read_command(commands.Heartbeat, pb.Heartbeat(state="napping"))
+
+
+def test_a_reply_and_an_effect_of_a_newer_version_are_refused() -> None:
+    newer = b"\xfa\x3f\x00"  # field 1023, which no message has
+    with pytest.raises(ValueError, match="the reply has no content, or one of a newer version"):
+        convert.reply_from_message(pb.Reply.FromString(pb.Reply(id=9).SerializeToString() + newer))
+    with pytest.raises(ValueError, match="the effect has no content, or one of a newer version"):
+        convert.effect_from_message(pb.Effect.FromString(newer))
