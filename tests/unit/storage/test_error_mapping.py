@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import traceback
 
+import obstore
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import MemoryStore
 
 from strata.errors import (
     ConfigError,
@@ -35,6 +37,12 @@ def answer(status: int, code: str = "") -> str:
     )
 
 
+def undeleted(code: str) -> str:
+    """What obstore says of a batch of deletions that the store accepted, and of which it did not do one."""
+    said = f"request failed for key {SECRET}/(code: x): as {SECRET} (code: {code})"
+    return f'Generic S3 error: DeleteObjects {said}\n\nDebug source:\nGeneric {{ code: "{code}", path: "{SECRET}" }}'
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
@@ -58,6 +66,12 @@ def answer(status: int, code: str = "") -> str:
         (PermissionDeniedError(answer(403, "AccessDenied")), StoragePermissionError, "docs/storage.md lists"),
         (PermissionDeniedError(answer(403, "RequestTimeTooSkewed")), StoragePermissionError, "clock"),
         (UnauthenticatedError(answer(401)), StoragePermissionError, "401"),
+        (GenericError(undeleted("AccessDenied")), StoragePermissionError, "AccessDenied; grant these credentials"),
+        (GenericError(undeleted("403")), StoragePermissionError, "refused: it answered 403"),
+        (GenericError(undeleted("NoSuchKey")), ObjectNotFoundError, "no such object"),
+        (GenericError(undeleted("InternalError")), StorageUnavailableError, "InternalError (1 attempt"),
+        (GenericError(answer(404, "NoSuchUpload")), StorageUnavailableError, "NoSuchUpload"),
+        (GenericError(f"NotPartial {URL}"), StorageError, "use a store that honours the Range header"),
         (FileNotFoundError(answer(404, "NoSuchKey")), ObjectNotFoundError, "no such object"),
         (FileNotFoundError(answer(404, "NoSuchBucket")), StorageError, "bucket does not exist"),
     ],
@@ -114,3 +128,11 @@ def test_a_system_without_authorities_is_told_which_package_it_lacks() -> None:
     )
     with pytest.raises(ConfigError, match="install the package ca-certificates"), configured("s3://bucket"):
         raise GenericError(said)
+
+
+def test_a_key_that_the_library_cannot_take_is_named_and_other_wrong_arguments_are_not_hidden() -> None:
+    with pytest.raises(InvalidKeyError, match="the store cannot take this key") as caught, translated("a", "memory"):
+        obstore.get(MemoryStore(), "a//b")
+    assert caught.value.path == "a"
+    with pytest.raises(ValueError, match="chunk_size"), translated("a", "memory"):
+        raise ValueError("chunk_size must be positive")

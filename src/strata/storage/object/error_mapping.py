@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<(?:Code|code)>(\w{1,80})</|\"(?:code|reason)\": ?\"(\w{1,80})\"")
+# The last form is that of a batch of deletions: the store accepts it, and says of each object why it was not deleted.
+_CODE = re.compile(
+    r"<(?:Code|code)>(\w{1,80})</|\"(?:code|reason)\": ?\"(\w{1,80})\"|request failed for key .* \(code: (\w{1,80})\)"
+)
 _RETRIES = re.compile(r"after (\d+) retries")
 _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode)\b")
 _FULL_CODES = {"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "AccountQuotaExceeded"}
@@ -45,6 +48,8 @@ _CLOCK_CODES = {"RequestTimeTooSkewed", "RequestExpired"}
 # The store has lost what was uploaded, because it was restarted say; or it has completed the upload, and its answer was
 # lost.
 _LOST_UPLOAD_CODES = {"NoSuchUpload", "InvalidPart", "InvalidBlockList", "InvalidBlock"}
+# Of one object in a batch; Azure has no words for it.
+_DENIED_CODES = {"AccessDenied", "403"}
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 # Where obstore looks for a role when it has found no other credentials.
 _METADATA_ADDRESSES = ("169.254.", "metadata.google.internal", "metadata/identity")
@@ -156,8 +161,10 @@ def _failed(text: str, path: str, backend: str, elapsed_s: float) -> Exception:
         )
     if status == 507 or code in _FULL_CODES:
         return StorageFullError(path, backend=backend, problem=_describe("the store is full", text))
-    # A listing that is refused comes without the class that other requests have.
-    if code in _TOKEN_CODES or status in (401, 403):
+    if code == "NoSuchKey":
+        return _not_found(text, path, backend)
+    # A listing or a deletion that is refused comes without the class that other requests have.
+    if code in _TOKEN_CODES | _DENIED_CODES or status in (401, 403):
         return _refused(text, path, backend)
     if code in _LOST_UPLOAD_CODES:
         return _lost_upload(text, path, backend, elapsed_s)
@@ -176,11 +183,11 @@ def _failed(text: str, path: str, backend: str, elapsed_s: float) -> Exception:
 
 
 def _describe(problem: str, text: str) -> str:
-    status, code = _status(text), _code(text)
-    if status is None:
+    answer = " ".join(str(each) for each in (_status(text), _code(text)) if each is not None)
+    if not answer:
         kinds = [_TRANSPORT_WORDS[kind] for kind in _TRANSPORT.findall(text) if kind in _TRANSPORT_WORDS]
         return f"{problem}: {kinds[0]}" if kinds else problem
-    return f"{problem}: it answered {status}{f' {code}' if code else ''}"
+    return f"{problem}: it answered {answer}"
 
 
 def _status(text: str) -> int | None:
@@ -190,4 +197,4 @@ def _status(text: str) -> int | None:
 
 def _code(text: str) -> str | None:
     found = _CODE.search(text)
-    return (found[1] or found[2]) if found else None
+    return found[found.lastindex or 0] if found else None
