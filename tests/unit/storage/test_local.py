@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.errors import (
@@ -21,6 +21,7 @@ from strata.errors import (
     StorageError,
     StorageFullError,
     StoragePermissionError,
+    StorageUnavailableError,
 )
 from strata.storage import LocalStorage
 from strata.storage.local.direct import (
@@ -83,11 +84,14 @@ def test_a_sink_writes_what_it_is_given_whatever_the_pieces(
 
 
 @given(start=sizes, length=sizes, shift=st.sampled_from([0, 1, 512]), is_cold=st.booleans())
+@example(start=CHUNK_BYTES, length=CHUNK_BYTES + BLOCK_BYTES, shift=0, is_cold=True)
+@example(start=CHUNK_BYTES, length=CHUNK_BYTES + BLOCK_BYTES, shift=1, is_cold=False)
 def test_a_file_is_read_the_same_however_it_lies_in_memory(
     tmp_path_factory: pytest.TempPathFactory, start: int, length: int, shift: int, is_cold: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "read"
-    data = memoryview(ALIGNED)[: 2 * CHUNK_BYTES + 12_345]
+    # Less than the longest range, so that some of them reach beyond the end.
+    data = memoryview(ALIGNED)[: 2 * CHUNK_BYTES + 345]
     if not path.exists():
         path.write_bytes(data)
     fd, direct_fd = os.open(path, os.O_RDONLY), os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -293,6 +297,44 @@ async def test_what_is_still_being_filled_is_written_as_it_will_be(tmp_path: Pat
     assert await storage.read("x") == final.tobytes()
 
 
+@pytest.mark.parametrize("mode", ["direct", "buffered"])
+def test_a_sink_that_follows_nothing_writes_an_empty_file(tmp_path: Path, mode: WriteMode) -> None:
+    file = TemporaryFile(Root(tmp_path))
+    sink = FileSink(file.open(direct=mode == "direct"), mode, BouncePool(), threading.Event())
+    sink.write(memoryview(b""), lambda end: None)
+    assert sink.finish() == 0
+    file.publish("out", replace=False)
+    file.close()
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+async def test_a_writer_that_is_cancelled_while_its_bytes_become_durable_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, syncing, really_sync = LocalStorage(tmp_path), threading.Event(), os.fsync
+    await storage.write("x", b"old")
+
+    async def replace() -> None:
+        async with storage.writer("x") as writer:
+            await writer.write(b"new")
+
+            def sync_until_cancelled(fd: int) -> None:
+                monkeypatch.undo()
+                syncing.set()
+                assert writer._stop.wait(stretch(30))
+                really_sync(fd)
+
+            monkeypatch.setattr(os, "fsync", sync_until_cancelled)
+
+    task = asyncio.create_task(replace())
+    assert await asyncio.to_thread(syncing.wait, stretch(30))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await storage.read("x") == b"old"
+    assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
 def test_what_is_never_filled_leaves_nothing(tmp_path: Path) -> None:
     def wait_ready(end: int) -> None:
         if end > CHUNK_BYTES:
@@ -424,3 +466,47 @@ def test_a_sweep_leaves_links_alone(tmp_path: Path) -> None:
     assert sweep(Root(tmp_path)) == 0
     assert (tmp_path / DIRECTORY / "link").is_symlink()
     assert (tmp_path / "kept").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_writer_that_cannot_reserve_as_much_as_it_likes_writes_while_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("before", b"x")
+    failing(monkeypatch, "posix_fallocate", number)
+    async with storage.writer("x") as writer:
+        await writer.write(bytes(2 * MIB))
+    assert await storage.read("x") == bytes(2 * MIB)
+
+
+async def test_a_disk_that_fails_while_space_is_reserved_is_said_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.write("before", b"x")
+    failing(monkeypatch, "posix_fallocate", errno.EIO)
+    with pytest.raises(StorageUnavailableError, match="x: Input/output error"):
+        async with storage.writer("x") as writer:
+            await writer.write(bytes(2 * MIB))
+    assert [info.path async for info in storage.list()] == ["before"]
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.EIO])
+async def test_a_page_cache_that_cannot_be_asked_is_read_through_and_a_disk_that_fails_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    storage, real = LocalStorage(tmp_path), os.preadv
+    await storage.write("x", bytes(2 * MIB))
+
+    def refuse_to_say(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(number, os.strerror(number))
+        return real(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", refuse_to_say)
+    if number == errno.EIO:
+        with pytest.raises(StorageUnavailableError, match="x: Input/output error"):
+            await storage.read("x")
+    else:
+        assert await storage.read("x") == bytes(2 * MIB)

@@ -48,6 +48,13 @@ async def test_a_file_in_place_of_the_root_is_named_by_every_operation(tmp_path:
             await storage.read("a")
 
 
+def test_a_root_below_a_file_that_was_put_there_meanwhile_cannot_be_made(tmp_path: Path) -> None:
+    root = Root(tmp_path / "run" / "deeper")
+    (tmp_path / "run").write_bytes(b"")
+    with pytest.raises(StorageError, match="run/deeper: it is a file, or below one, and a storage needs a directory"):
+        root.make()
+
+
 def test_a_root_that_another_process_makes_meanwhile_is_there_or_not_and_never_a_file(tmp_path: Path) -> None:
     root, done = tmp_path / "run", threading.Event()
 

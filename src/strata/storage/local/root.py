@@ -90,8 +90,7 @@ def _make_directory(path: Path) -> None:
     try:
         _make_one(path)
     except FileNotFoundError:
-        if path.parent == path:
-            raise
+        # This ends at / at the latest, which always exists.
         _make_directory(path.parent)
         _make_one(path)
 
