@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ from strata.errors import ConfigError
 from strata.storage.object.aws_profile import find_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SECRET = "planted-secret-value"
@@ -69,6 +72,60 @@ def test_without_files_there_is_no_profile(files: Path) -> None:
 @pytest.mark.parametrize("name", ["nobody", "sso"])
 def test_a_profile_that_gives_no_credentials_is_an_error_that_names_it(name: str) -> None:
     with pytest.raises(ConfigError, match=f"AWS_PROFILE='{name}'"):
+        find_profile(name)
+
+
+class ProfileNotFoundError(Exception):
+    """The ProfileNotFound of botocore, which is not installed where these tests run."""
+
+
+class Session:
+    """As boto3's: it finds the credentials of a profile however they are to be got, or says that there is none."""
+
+    region_name = None
+
+    def __init__(self, *, profile_name: str) -> None:
+        if profile_name == "nobody":
+            raise ProfileNotFoundError(profile_name)
+        self._profile = profile_name
+
+    def get_credentials(self) -> SimpleNamespace | None:
+        frozen = SimpleNamespace(access_key=f"key of {self._profile}", secret_key=SECRET, token="t")
+        return SimpleNamespace(get_frozen_credentials=lambda: frozen) if self._profile == "sso" else None
+
+
+@pytest.fixture
+def boto3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    parts = {"boto3": {"Session": Session}, "boto3.session": {}}
+    parts |= {
+        "botocore": {},
+        "botocore.credentials": {},
+        "botocore.exceptions": {"ProfileNotFound": ProfileNotFoundError},
+    }
+    for name, content in parts.items():
+        package, _, child = name.partition(".")
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+        if child:
+            setattr(sys.modules[package], child, module)
+    sys.modules.pop("obstore.auth.boto3", None)
+    yield
+    sys.modules.pop("obstore.auth.boto3", None)
+
+
+@pytest.mark.usefixtures("boto3")
+def test_a_profile_without_keys_of_its_own_has_those_that_boto3_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "sso")
+    assert key_of(None) == "key of sso"
+
+
+@pytest.mark.usefixtures("boto3")
+@pytest.mark.parametrize("name", ["nobody", "empty"])
+def test_a_profile_that_boto3_has_no_credentials_for_is_an_error_that_names_it(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"AWS_PROFILE='{name}' \(argument\): expected a profile with aws_access_key_id"
+    ):
         find_profile(name)
 
 
