@@ -170,7 +170,10 @@ def _place_blocks(manifest: Manifest, wanted: Wanted, memory: memoryview) -> Ite
 def _cut_rows(
     stored: StoredSlice, low: tuple[int, ...], high: tuple[int, ...], itemsize: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Cut a block so that what spans each piece is bounded, and has no chunk in it that nobody wants."""
+    """Cut a block so that what spans each piece is bounded, and has no chunk in it that nobody wants.
+
+    It has dimensions: a tensor without them is one element, and is read whole.
+    """
     axis = 0
     while axis < len(low) and math.prod(stored.shape[axis + 1 :]) * itemsize >= CHUNK_BYTES:
         # Between two rows there may be whole chunks: these dimensions are taken row by row, unless rows are whole.
@@ -180,9 +183,6 @@ def _cut_rows(
         ):
             break
         axis += 1
-    if axis == len(low):
-        yield low, high
-        return
     row_bytes = math.prod(stored.shape[axis + 1 :]) * itemsize
     rows = max(1, BLOCK_BYTES // max(1, row_bytes))
     for outer in product(*(range(low[each], high[each]) for each in range(axis))):

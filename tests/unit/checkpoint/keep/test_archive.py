@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from strata.checkpoint import CheckpointManager, Slice
-from strata.checkpoint.keep.archive import Archive
-from strata.errors import DamagedRecordError
+from strata.checkpoint.keep import archive as archive_module
+from strata.checkpoint.keep import comparison
+from strata.checkpoint.keep.archive import Archive, Deep
+from strata.errors import CheckpointNotFoundError, DamagedRecordError
 from strata.storage import MemoryStorage
 
 if TYPE_CHECKING:
@@ -98,3 +100,83 @@ async def test_a_record_of_a_rewind_that_cannot_be_read_is_named(record: bytes) 
         pytest.raises(DamagedRecordError, match=r"default/checkpoints/rewinds/00001\.json"),
     ):
         await manager.load_async()
+
+
+async def saved(*states: Any) -> Archive:
+    """An archive with one step for each state, from 1 on."""
+    storage = MemoryStorage()
+    with CheckpointManager(storage=storage) as manager:
+        for step, state in enumerate(states, start=1):
+            await manager.save_async(state, step)
+    return Archive(storage, "default")
+
+
+async def differences(left: Any, right: Any) -> list[tuple[str, str, str]]:
+    archive = await saved(left, right)
+    found = await archive.diff(await archive.read(1), await archive.read(2), ignore)
+    return [(each.name, each.change, each.detail) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        (b"one", b"three", [("model.bin", "values", "3 -> 5 bytes")]),
+        (b"one", b"one", []),
+        (b"one", {"lr": 1}, [("(state)", "type", "bytes and a tree")]),
+        ({"lr": 1, "old": 2}, {"lr": 1}, [("old", "removed", "plain value")]),
+        ({"lr": 1}, {"lr": 1, "new": 2}, [("new", "added", "plain value")]),
+        ({"x": [1]}, {"x": (1,)}, [("(state)", "type", "kinds of containers, keys or tensors, or empty containers")]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*bit-identical")
+async def test_a_comparison_tells_bytes_trees_and_plain_values_apart(
+    left: Any, right: Any, expected: list[tuple[str, str, str]]
+) -> None:
+    assert await differences(left, right) == expected
+
+
+async def test_bytes_are_exported_as_they_were(tmp_path: Path) -> None:
+    archive, sizes = await saved(b"raw bytes"), []
+    await archive.export(await archive.read(1), tmp_path / "model.bin", sizes.append)
+    assert (tmp_path / "model.bin").read_bytes() == b"raw bytes"
+    assert sizes == [9]
+
+
+async def test_many_tensors_are_read_in_groups_and_none_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {f"t{number}": np.full(number + 1, number, np.float32) for number in range(7)}
+    archive = await saved(state, {name: each + (name in ("t2", "t6")) for name, each in state.items()})
+    whole = tmp_path / "whole"
+    await archive.export(await archive.read(1), whole, ignore)
+    monkeypatch.setattr(archive_module, "GROUP_BYTES", 20)
+    found = await archive.diff(await archive.read(1), await archive.read(2), ignore)
+    assert [each.name for each in found] == ["t2", "t6"]
+    await archive.export(await archive.read(1), tmp_path / "grouped", ignore)
+    assert (tmp_path / "grouped").read_bytes() == whole.read_bytes()
+
+
+async def test_a_deep_check_names_what_is_not_finite_and_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = np.array([1, np.nan, np.inf], np.float32)
+    archive = await saved({"good": np.ones(3), "odd": odd, "unknown": np.ones(2, np.float16)})
+    manifest = await archive.read(1)
+    assert await archive.verify_deeply(manifest, ignore) == Deep(3, {"odd": 2}, [])
+    known = comparison.numpy_dtype
+    monkeypatch.setattr(comparison, "numpy_dtype", lambda name: None if name == "float16" else known(name))
+    assert await archive.verify_deeply(manifest, ignore) == Deep(3, {"odd": 2}, ["unknown"])
+
+
+async def test_a_job_that_is_not_there_is_told_from_a_path_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryStorage()
+    with pytest.raises(CheckpointNotFoundError, match="there is nothing at this path"):
+        await Archive(storage, "run").require()
+    await storage.write("a/other", b"")
+    with pytest.raises(CheckpointNotFoundError, match=r"there are no checkpoints; is the path right\?"):
+        await Archive(storage, "run").scan()
+    await storage.write("b/checkpoints/step_1/x", b"")
+    with pytest.raises(CheckpointNotFoundError, match="there is no job 'run'; choose with --job: b"):
+        await Archive(storage, "run").require()
+    # In a bucket full of other things, not all of them are looked at.
+    monkeypatch.setattr(archive_module, "LOOK_OBJECTS", 1)
+    with pytest.raises(CheckpointNotFoundError, match=r"there are no checkpoints; is the path right\?"):
+        await Archive(storage, "run").require()

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from strata.checkpoint import Best, CheckpointManager, RetentionPolicy
 from strata.checkpoint.keep.retention import YOUNG_S, Facts, decide, find_debris, find_unneeded
 from strata.clock import ManualClock
-from strata.errors import CheckpointNotFoundError
+from strata.errors import CheckpointNotFoundError, StoragePermissionError
 from strata.storage import MemoryStorage, ObjectInfo
+from tests.testbed.pace import stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
 
 def infos(rows: Iterable[tuple[str, float, int]]) -> list[ObjectInfo]:
@@ -94,6 +95,17 @@ def test_the_best_by_metric_are_kept_and_nan_is_never_best() -> None:
     facts = [Facts(step, step, metadata={"loss": loss}) for step, loss in enumerate(losses)]
     policy = RetentionPolicy(keep_count=1, best=Best("loss", "min", 2))
     assert [v.step for v in decide(facts, policy, now_s=0) if v.keep] == [0, 2, 5]
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "least"}, {"count": 0}])
+def test_a_best_that_can_never_be_found_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Best\(metric='loss', .*: mode is 'min' or 'max', and count is 1 or more"):
+        Best("loss", **wrong)
+
+
+def test_a_negative_bound_on_debris_is_refused() -> None:
+    with pytest.raises(ValueError, match="debris_bytes=-1 cannot be negative"):
+        RetentionPolicy(debris_bytes=-1)
 
 
 def test_a_run_that_restarts_from_an_older_step_keeps_what_it_saves() -> None:
@@ -229,6 +241,28 @@ def test_a_damaged_step_can_be_deleted_and_saved_again(storage: MemoryStorage) -
             manager.delete(2)
         with pytest.raises(CheckpointNotFoundError):
             manager.delete(3)
+
+
+def test_debris_that_cannot_be_looked_for_is_logged_and_does_not_touch_the_save(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class BlindStorage(MemoryStorage):
+        is_blind = True
+
+        async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+            if self.is_blind and not prefix.endswith("/rewinds"):
+                raise StoragePermissionError(prefix, backend="memory", problem="refused", hint="grant it")
+            async for info in super().list(prefix):
+                yield info
+
+    storage = BlindStorage()
+    with CheckpointManager(storage=storage) as manager:
+        handle = manager.save_background({"w": np.ones(3)}, 1)
+        assert handle.result(stretch(30)).committed
+        storage.is_blind = False
+        assert manager.list_checkpoints() == [1]
+    assert "the files of interrupted saves could not be removed: " in caplog.text
+    assert "refused; grant it" in caplog.text
 
 
 def test_a_run_that_dies_in_every_save_does_not_fill_the_disk(storage: MemoryStorage, clock: ManualClock) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from strata.checkpoint import CheckpointManager, Slice
+from strata.checkpoint.format.tensors import RefusedError
+from strata.checkpoint.load import conversion
+from strata.checkpoint.load.conversion import check_values, make_numpy
 from strata.errors import StateMismatchError, UnsavableStateError
 from strata.storage import MemoryStorage
 
@@ -100,6 +105,65 @@ def test_a_type_that_holds_the_values_is_converted_to(
     into = like([0] * len(saved), dtype=wanted)
     assert manager.load(like={"w": into}).data["w"] is into
     assert into.tolist() == saved
+
+
+@pytest.mark.part("torch")
+@pytest.mark.parametrize(
+    ("saved", "stored", "wanted", "problem"),
+    [
+        ([0.5], "bfloat16", "int64", "fractions"),
+        ([300.0], "bfloat16", "int8", "from 300 to 300"),
+        ([1 + 2j], "complex32", "float32", "complex numbers"),
+        ([2.0], "bfloat16", "int64", None),
+        ([2 + 0j], "complex32", "float32", None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_types_that_only_torch_knows_are_checked_by_torch(
+    manager: CheckpointManager,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: Any,
+    stored: str,
+    wanted: str,
+    problem: str | None,
+) -> None:
+    known = conversion.numpy_dtype
+    monkeypatch.setattr(conversion, "numpy_dtype", lambda name: None if name == stored else known(name))
+    manager.save({"w": _torch(saved, stored)}, 1)
+    if problem is not None:
+        refuse(manager, {"w": _torch([0], wanted)}, problem)
+    else:
+        assert manager.load(like={"w": _torch([0], wanted)}).data["w"].tolist() == [2]
+
+
+def test_values_of_a_type_that_no_library_here_knows_are_refused_by_the_conversion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    memory = memoryview(bytes(2))
+    check_values("float4_e2m1fn_x2", "int8", memory)
+    with pytest.raises(RefusedError, match="is an array, and NumPy has no type float4_e2m1fn_x2 here"):
+        make_numpy("float4_e2m1fn_x2", (2,), memory, np.dtype("int8"))
+
+
+def test_types_that_numpy_cannot_convert_are_named(manager: CheckpointManager) -> None:
+    manager.save({"w": np.ones(2, ml_dtypes.float8_e4m3fn)}, 1)
+    problem = "has elements of type float8_e8m0fnu, and NumPy cannot make them of float8_e4m3fn"
+    assert refuse(manager, {"w": np.ones(2, ml_dtypes.float8_e8m0fnu)}, problem).path == "w"
+
+
+@pytest.mark.part("torch")
+def test_a_conjugate_view_is_filled_with_its_own_values_and_a_type_that_torch_lacks_is_named(
+    manager: CheckpointManager,
+) -> None:
+    import torch
+
+    manager.save({"w": np.array([1 + 2j, 3 - 4j]), "day": np.zeros(1, "M8[D]")}, 1)
+    there = torch.zeros(2, dtype=torch.complex128)
+    restored = manager.load(like={"w": there.conj()}).data["w"]
+    assert restored.tolist() == [1 + 2j, 3 - 4j]
+    assert there.tolist() == [1 - 2j, 3 + 4j]
+    refuse(manager, {"day": torch.zeros(1)}, r"torch has no type datetime64\[D\]")
 
 
 @pytest.mark.part("torch")

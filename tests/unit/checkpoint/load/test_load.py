@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint import CheckpointManager, Slice
-from strata.errors import StateMismatchError
+from strata.checkpoint.format.manifest import StoredSlice, StoredTensor
+from strata.checkpoint.load import restore
+from strata.checkpoint.load.part_reader import Reader
+from strata.checkpoint.load.slicing import Wanted
+from strata.errors import DamagedCheckpointError, StateMismatchError
 from strata.storage import MemoryStorage
 
 if TYPE_CHECKING:
@@ -90,6 +94,8 @@ def test_another_type_or_order_is_converted(manager: CheckpointManager) -> None:
         ({"model": {"w": 5}}, r"model\.w", "a plain value is expected"),
         ({"items": [1, 2]}, "items", "2 items are expected, and the checkpoint has 3"),
         ({"raw": {"x": 1}}, "raw", "no dict there"),
+        ({"hyper": Hyper(np.zeros(1), np.zeros(1))}, r"hyper\.\w+", "a plain value where a tensor is expected"),
+        ({"items": [np.zeros(2), 0, np.zeros(2)]}, r"items\.2", "a tuple where a tensor is expected"),
         ({"model": {"w": Slice(np.zeros((2, 4)), (3, 4), (2, 0))}}, r"model\.w", "not inside"),
     ],
 )
@@ -186,6 +192,39 @@ def test_any_slicing_can_be_loaded_as_any_other(data: st.DataObject) -> None:
         got = manager.load(like={"w": Slice(target, shape, low)}).data["w"]
         assert got is target
         assert np.array_equal(got, whole[wanted])
+
+
+def test_blocks_with_gaps_are_copied_in_batches_of_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.arange(60.0).reshape(6, 10)
+    monkeypatch.setattr(restore, "BATCH_BYTES", 100)
+    with CheckpointManager(storage=MemoryStorage()) as manager:
+        manager.save({name: whole + number for number, name in enumerate("abc")}, 1)
+        like = {name: Slice(np.zeros((6, 3)), (6, 10), (0, 4)) for name in "abc"}
+        restored = manager.load(like=like).data
+    for number, name in enumerate("abc"):
+        assert np.array_equal(restored[name], whole[:, 4:7] + number)
+
+
+async def test_slices_that_leave_a_hole_are_damage_and_not_memory_without_values() -> None:
+    storage = MemoryStorage()
+    with CheckpointManager(storage=storage) as manager:
+        await manager.save_async({"w": np.arange(8.0)}, 1)
+        manifest = await manager._engine.catalog.read(1)
+    whole = manifest.tensors["w"].slices[0]
+    half = StoredTensor("float64", (8,), (StoredSlice(whole.part, whole.offset, (0,), (4,)),))
+    holed = replace(manifest, tensors={"w": half})
+    reader = Reader(storage, "default/checkpoints", holed)
+    with pytest.raises(DamagedCheckpointError, match="the stored slices do not make up the tensor") as caught:
+        await restore.read_blocks(holed, reader, [Wanted("w", (0,), (8,))])
+    assert caught.value.tensor == "w"
+
+
+def test_bytes_are_not_restored_into_a_tree() -> None:
+    with CheckpointManager(storage=MemoryStorage()) as manager:
+        manager.save(b"model", 1)
+        assert manager.load(like=b"").data == b"model"
+        with pytest.raises(StateMismatchError, match="it holds bytes, and a dict is expected"):
+            manager.load(like={"w": np.zeros(3)})
 
 
 def test_a_restore_says_how_far_it_is() -> None:

@@ -145,7 +145,16 @@ def test_the_last_rewind_says_what_is_skipped_after_its_step() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [None, 3, {}, {"number": 1}, {**Rewind(number=1, from_step=2, to_step=1, at_s=0).to_json(), "skips": [[3, 2]]}],
+    [
+        None,
+        3,
+        {},
+        {"number": 1},
+        *(
+            {**Rewind(number=1, from_step=2, to_step=1, at_s=0).to_json(), "skips": [skip]}
+            for skip in ([3, 2], [0, 2], [3], [3, "4"], 5)
+        ),
+    ],
 )
 def test_a_record_that_is_none_is_not_believed(record: object) -> None:
     with pytest.raises(DamagedRecordError):
@@ -182,6 +191,23 @@ def test_an_interrupted_rewind_keeps_the_job_from_starting_until_it_is_finished(
         assert (done.number, done.skips, done.set_aside) == (1, ((7, 8),), (10, 15))
         restored = manager.load()
         assert (restored.step, [each.number for each in restored.rewinds]) == (5, [1])
+
+
+class Raced(MemoryStorage):
+    """Another process begins a rewind right before this one does."""
+
+    async def write_new(self, path: str, data: Any) -> None:
+        if "/rewinds/" in path:
+            await self.write(path, b"{}")
+        await super().write_new(path, data)
+
+
+def test_of_two_rewinds_at_the_same_time_one_is_refused_and_sets_nothing_aside() -> None:
+    storage = Raced()
+    with saved(5, 10, storage=storage) as manager:
+        with pytest.raises(RewindError, match="another rewind was begun at the same time; look at it first"):
+            manager.rewind(5)
+        assert manager.list_checkpoints() == [5, 10]
 
 
 def test_parts_of_workers_that_know_different_rewinds_make_no_checkpoint() -> None:
