@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from strata.checkpoint import CheckpointManager, RetentionPolicy, SaveHandle, SavePolicy
 from strata.checkpoint.format import kinds
 from strata.checkpoint.save.progress import SaveProgress
+from strata.checkpoint.save.staging import StagingPool
 from strata.errors import (
     CheckpointBusyError,
     CheckpointError,
@@ -283,6 +285,169 @@ def test_nothing_there_is_an_error_that_says_so(manager: CheckpointManager) -> N
     manager.save({"w": np.ones(2)}, 1)
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint of step 2; there are 1"):
         manager.load(2)
+
+
+class VanishingStorage(MemoryStorage):
+    """Has a manifest that another process deletes between its listing and its reading."""
+
+    async def read(self, path: str, **options: Any) -> bytes:
+        if path.endswith("step_2/metadata.json"):
+            await self.delete(path)
+        return await super().read(path, **options)
+
+
+def test_a_checkpoint_that_is_deleted_before_it_is_read_is_no_reason_not_to_restore_an_older_one() -> None:
+    with CheckpointManager(storage=VanishingStorage()) as manager:
+        manager.save({"w": np.ones(2)}, 1)
+        manager.save({"w": np.zeros(2)}, 2)
+        restored = manager.load()
+    assert (restored.step, restored.skipped) == (1, [])
+
+
+class StuckStorage(MemoryStorage):
+    """Memory whose reads never end, and whose writes do not either once they are told to stick."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stuck = False
+        self.reading, self.cancelled = threading.Event(), threading.Event()
+
+    async def read(self, path: str, **options: Any) -> bytes:
+        self.reading.set()
+        await self._stick()
+        return await super().read(path, **options)
+
+    async def write(self, path: str, data: Any) -> None:
+        if self.is_stuck:
+            await self._stick()
+        await super().write(path, data)
+
+    async def _stick(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+
+def test_a_restore_that_takes_too_long_ends_with_an_error_and_is_cancelled() -> None:
+    storage = StuckStorage()
+    with CheckpointManager(storage=storage) as manager:
+        manager.save({"w": np.ones(2)}, 1)
+        with pytest.raises(CheckpointTimeoutError, match=r"the restore of step 1 is still under way after 0\.01 s"):
+            manager.load(1, timeout_s=0.01)
+        assert not storage.reading.is_set() or storage.cancelled.wait(stretch(30))
+
+
+def test_a_timeout_of_the_storage_itself_is_not_taken_for_one_of_the_caller() -> None:
+    class LateStorage(MemoryStorage):
+        async def read(self, path: str, **options: Any) -> bytes:
+            raise TimeoutError("the disk is late")
+
+    with CheckpointManager(storage=LateStorage()) as manager:
+        manager.save({"w": np.ones(2)}, 1)
+        with pytest.raises(TimeoutError, match="the disk is late"):
+            manager.load(1, timeout_s=stretch(30))
+
+
+def test_ctrl_c_in_a_restore_ends_the_restore_and_not_the_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, real = StuckStorage(), Future.result
+
+    def interrupt(future: Future[Any], timeout: float | None = None) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return real(future, timeout)
+        assert storage.reading.wait(stretch(30))
+        raise KeyboardInterrupt
+
+    with CheckpointManager(storage=storage) as manager:
+        manager.save({"w": np.ones(2)}, 1)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Future, "result", interrupt)
+            manager.load(1)
+        assert storage.cancelled.wait(stretch(30))
+        manager.save({"w": np.zeros(2)}, 2)
+
+
+def test_a_save_that_close_does_not_wait_for_says_that_it_was_stopped() -> None:
+    storage = StuckStorage()
+    manager = CheckpointManager(storage=storage)
+    storage.is_stuck = True
+    handle = manager.save_background({"w": np.ones(2)}, 1)
+    with pytest.raises(CheckpointTimeoutError, match=r"the save of step 1 \(.*\) is still under way"):
+        manager.close(timeout_s=0.01)
+    with pytest.raises(CheckpointError, match=r"the save of step 1 was stopped by close\(\)"):
+        handle.result(stretch(30))
+    assert manager.counters.failed == 1
+
+
+def test_a_manager_and_a_handle_show_where_they_are(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, job_id="run") as manager:
+        assert repr(manager) == f"CheckpointManager(LocalStorage('{tmp_path}'), job_id='run')"
+        handle = manager.save_background(b"12345", 7)
+        handle.result(stretch(30))
+    assert repr(handle) == "SaveHandle(step=7, committed, 5/5 bytes)"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("write_behind", [False, True])
+def test_a_state_that_cannot_be_staged_fails_its_save_and_not_the_training(
+    storage: GatedStorage, monkeypatch: pytest.MonkeyPatch, *, lazy: bool, write_behind: bool
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MemoryError("none left")
+
+    with CheckpointManager(storage=storage, saving=SavePolicy(wait_timeout_s=stretch(30))) as manager:
+        with monkeypatch.context() as patched:
+            patched.setattr(StagingPool, "copy_tensors", refuse)
+            handle = manager._begin_save({"w": np.ones(2)}, 1, 0, None, lazy=lazy, write_behind=write_behind)
+            with pytest.raises(MemoryError, match="none left"):
+                handle.result(stretch(30))
+        manager.save({"w": np.ones(2)}, 2)
+        assert (manager.list_checkpoints(), manager.counters.failed) == ([2], 1)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_ctrl_c_while_a_state_is_staged_gives_its_memory_back(
+    storage: GatedStorage, monkeypatch: pytest.MonkeyPatch, *, lazy: bool
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with CheckpointManager(storage=storage, saving=SavePolicy(max_pending=1, when_busy="fail")) as manager:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(StagingPool, "copy_tensors", interrupt)
+            manager.save_background({"w": np.ones(2)}, 1, lazy=lazy)
+        manager.save({"w": np.ones(2)}, 1)
+        assert manager.list_checkpoints() == [1]
+
+
+def test_a_manager_that_is_closed_while_a_state_is_staged_refuses_the_save(
+    storage: GatedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, real = CheckpointManager(storage=storage), StagingPool.fill_state
+
+    def fill_and_close(pool: StagingPool, *arguments: Any) -> None:
+        real(pool, *arguments)
+        manager.close()
+
+    monkeypatch.setattr(StagingPool, "fill_state", fill_and_close)
+    with pytest.raises(RuntimeError, match="this CheckpointManager is closed"):
+        manager.save_background({"w": np.ones(2)}, 1)
+    assert not storage._objects
+
+
+def test_a_lazy_save_without_a_thread_to_be_had_is_staged_by_its_caller(
+    storage: GatedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(StagingPool, "run_later", refuse)
+    with CheckpointManager(storage=storage) as manager:
+        weights = np.ones(2)
+        handle = manager.save_background({"w": weights}, 1, lazy=True)
+        weights[:] = 2
+        assert handle.result(stretch(30)).committed
+        assert manager.load().data["w"].tolist() == [1, 1]
 
 
 def test_a_closed_manager_refuses_work_and_has_finished_what_was_pending(storage: GatedStorage) -> None:

@@ -46,11 +46,9 @@ def is_json_int(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 64
 
 
-def name_dict(value: dict[Any, Any]) -> str | None:
-    """What a structure calls this kind of dict, None for a plain one; RefusedError if it cannot come back."""
+def name_dict(value: dict[Any, Any]) -> str:
+    """What a structure calls a dict of another class than dict; RefusedError if it cannot come back."""
     kind = type(value)
-    if kind is dict:
-        return None
     if kind in (OrderedDict, Counter):
         return kind.__name__
     if isinstance(value, defaultdict) and kind is defaultdict:
@@ -157,8 +155,6 @@ def check_fields(value: Any) -> None:
 
 def check_tensor(value: Any) -> None:
     """Refuse what passes for a tensor and does not come back as what it is, before its memory is touched."""
-    if isinstance(value, Slice):
-        value = value.data
     if isinstance(value, memoryview):
         raise RefusedError("is a view of memory that is not its own: save bytes(value)")
     if isinstance(value, bytes | bytearray):

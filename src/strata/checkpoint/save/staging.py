@@ -11,6 +11,7 @@ import mmap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -276,15 +277,10 @@ def _spans(pieces: Sequence[tuple[int, ByteArray]]) -> Iterator[Sequence[tuple[i
 
 def _split(pieces: Sequence[tuple[int, ByteArray]]) -> int:
     """Where to cut the pieces so that both sides have about as many bytes; small states are not cut."""
-    total = sum(len(source) for _, source in pieces)
-    if total < PIECE_BYTES:
+    ends = list(accumulate(len(source) for _, source in pieces))
+    if ends[-1] < PIECE_BYTES:
         return len(pieces)
-    done = 0
-    for index, (_, source) in enumerate(pieces):
-        done += len(source)
-        if done >= total // 2:
-            return index + 1
-    return len(pieces)
+    return 1 + next(index for index, end in enumerate(ends) if end >= ends[-1] // 2)
 
 
 def _copy_pieces(target: ByteArray, pieces: Sequence[tuple[int, ByteArray]]) -> None:

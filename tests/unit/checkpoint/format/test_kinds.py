@@ -479,6 +479,9 @@ def test_a_size_comes_back_whatever_its_numbers_are() -> None:
     import torch
 
     check_law({"view": torch.Size([-1, 2, 2**63 - 1, -(2**63)])}, refused=False)
+    with CheckpointManager(storage=MemoryStorage()) as manager:
+        manager.save({"view": [3, 4]}, 1)
+        assert same(manager.load(like={"view": torch.Size([0, 0])}).data, {"view": torch.Size([3, 4])})
 
 
 def test_plain_values_bytes_and_scalars_of_like_fit_what_they_were() -> None:
@@ -529,6 +532,32 @@ def test_jax_arrays_without_values_are_refused() -> None:
 
 def test_a_slice_of_an_odd_tensor_is_refused_too() -> None:
     check_law({"w": Slice(np.ma.masked_array([1.0]), (2,), (0,))}, refused=True)
+
+
+def test_a_slice_of_a_slice_is_refused_as_a_value_and_as_a_place_for_one() -> None:
+    nested = Slice(Slice(np.zeros(1), (2,), (0,)), (4,), (0,))
+    check_law({"w": nested}, refused=True)
+    with CheckpointManager(storage=MemoryStorage()) as manager:
+        manager.save({"w": np.ones(4)}, 1)
+        with pytest.raises(StateMismatchError, match="w: a Slice cannot receive a tensor"):
+            manager.load(like={"w": Slice(Slice(np.zeros(4), (4,), (0,)), (4,), (0,))})
+
+
+@pytest.mark.part("torch")
+def test_a_slice_of_a_parameter_comes_back_as_a_parameter() -> None:
+    import torch
+
+    with CheckpointManager(storage=MemoryStorage()) as manager:
+        for part in range(2):
+            weight = torch.nn.Parameter(torch.full((2,), float(part)))
+            frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+            pieces = {"w": Slice(weight, (4,), (2 * part,)), "f": Slice(frozen, (4,), (2 * part,))}
+            manager.save(pieces, 1, part=part, parts=2)
+        manager.commit(1)
+        restored = manager.load().data
+    assert [type(each) is torch.nn.Parameter for each in restored.values()] == [True, True]
+    assert [each.requires_grad for each in restored.values()] == [True, False]
+    assert restored["w"].tolist() == [0, 0, 1, 1]
 
 
 def test_ml_dtypes_are_the_ones_that_are_listed() -> None:

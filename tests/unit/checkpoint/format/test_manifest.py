@@ -134,6 +134,7 @@ def nest(depth: int) -> Any:
         (["parts"], {}),
         (["parts", 0, "size"], 1),
         (["parts", 0, "digest"], "00" * 16),
+        (["parts", 0, "digest"], "00" * 15),
         (["parts", 0, "chunks"], []),
         (["parts", 0, "extents"], [["x", 0, 1]]),
         (["parts", 0, "extents", 0, 0], 5),
@@ -182,6 +183,18 @@ def test_a_well_sealed_manifest_of_nonsense_is_refused(path: list[Any], value: A
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
+    with pytest.raises(ManifestProblem):
+        decode(seal_body(body))
+
+
+@pytest.mark.parametrize(("kind", "is_read"), [("numpy", True), ("jax", False)])
+def test_a_jax_array_of_a_type_that_jax_does_not_have_is_refused(kind: str, *, is_read: bool) -> None:
+    body = json.loads(encode(SAMPLE))["manifest"]
+    body["tensors"]["w"]["dtype"] = "datetime64[ns]"
+    body["structure"] = {"tensor": "w", "as": kind}
+    if is_read:
+        assert decode(seal_body(body)).tensors["w"].dtype == "datetime64[ns]"
+        return
     with pytest.raises(ManifestProblem):
         decode(seal_body(body))
 

@@ -64,6 +64,20 @@ def test_a_dense_change_is_found_from_a_few_samples() -> None:
     changes = find_changes(memoryview(one), record)
     assert changes is not None
     assert changes.runs == [(1, 2)]
+    one[[3 * CHUNK_BYTES, 4 * CHUNK_BYTES, 6 * CHUNK_BYTES]] ^= 1
+    changes = find_changes(memoryview(one), record)
+    assert changes is not None
+    assert changes.runs == [(1, 2), (3, 5), (6, 7)]
+
+
+def test_a_state_of_which_nearly_all_changed_is_written_in_full() -> None:
+    before = base()
+    chunks = digest_chunks(memoryview(before))
+    record = PartRecord(len(before), digest_part(chunks), tuple(chunks), (Extent("x", 0, len(before)),))
+    after = before.copy()
+    for changed, is_delta in ((6, True), (7, False)):
+        after[: changed * CHUNK_BYTES : CHUNK_BYTES] = before[: changed * CHUNK_BYTES : CHUNK_BYTES] + 1
+        assert (find_changes(memoryview(after), record) is not None) == is_delta
 
 
 def test_only_changed_chunks_are_written_and_never_a_chain() -> None:
@@ -206,6 +220,19 @@ def test_no_delta_is_made_of_a_checkpoint_that_cannot_be_restored(harm: str) -> 
         assert np.array_equal(manager.load(3).data["w"], weights)
         weights[0] = 4
         assert manager.save({"w": weights}, 4).parent == 3
+
+
+def test_a_manifest_that_cannot_be_read_is_no_parent_and_the_save_is_full() -> None:
+    storage, saving, weights = MemoryStorage(), SavePolicy(delta=True), base()[: 2 * CHUNK_BYTES]
+    with CheckpointManager(storage=storage, saving=saving) as manager:
+        for step in (1, 2):
+            weights[0] = step
+            manager.save({"w": weights}, step)
+    asyncio.run(storage.write("default/checkpoints/step_2/metadata.json", b"cut off"))
+    with CheckpointManager(storage=storage, saving=saving) as manager:
+        weights[0] = 3
+        assert manager.save({"w": weights}, 3).parent is None
+        assert np.array_equal(manager.load(3).data["w"], weights)
 
 
 def test_damage_that_a_restore_finds_makes_the_next_save_full() -> None:

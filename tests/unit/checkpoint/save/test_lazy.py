@@ -231,6 +231,37 @@ def test_tensors_whose_changes_torch_does_not_count_are_saved_and_compared(
             second.result(stretch(60))
 
 
+def test_what_an_optimizer_keeps_in_lists_and_dicts_is_staged_lazily_too(tmp_path: Path, held: threading.Event) -> None:
+    weight, old, older, single = torch.ones(5), torch.ones(6), torch.ones(7), torch.ones(8)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer.state[weight] = {"history": [old, {"before": (older, 3)}]}
+    optimizer.state["shared"] = single
+    state = {"old": old, "older": older, "single": single}
+    with CheckpointManager(tmp_path) as manager:
+        manager.watch(optimizer)
+        for step, (name, tensor) in enumerate(state.items()):
+            held.clear()
+            handle = manager.save_background(state, step, lazy=True)
+            tensor.add_(1)
+            held.set()
+            with pytest.raises(StateChangedError, match=f"{name} .*changed before it was staged"):
+                handle.result(stretch(60))
+
+
+def test_arrays_and_transposed_parameters_are_staged_at_once(tmp_path: Path, held: threading.Event) -> None:
+    weight, array = torch.arange(6.0).reshape(2, 3), np.arange(4)
+    with CheckpointManager(tmp_path) as manager:
+        manager.watch(torch.optim.SGD([weight], lr=0.1))
+        handle = manager.save_background({"t": weight.t(), "a": array}, 1, lazy=True)
+        weight.zero_()
+        array[:] = 0
+        held.set()
+        handle.result(stretch(60))
+        restored = manager.load().data
+    assert restored["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert restored["a"].tolist() == [0, 1, 2, 3]
+
+
 def test_a_lazy_save_is_pending_from_the_call_on(tmp_path: Path, held: threading.Event) -> None:
     job = Job()
     with CheckpointManager(tmp_path) as manager:

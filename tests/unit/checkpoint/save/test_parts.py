@@ -101,6 +101,26 @@ def test_parts_that_disagree_are_not_committed(manager: CheckpointManager, left:
     assert manager.latest() is None
 
 
+def test_parts_of_two_numbers_of_workers_are_never_one_checkpoint(manager: CheckpointManager) -> None:
+    manager.save({"a": np.ones(2)}, 5, part=0, parts=2)
+    manager.save({"b": np.ones(2)}, 5, part=1, parts=3)
+    with pytest.raises(IncompleteCheckpointError, match="parts were saved as of 2 and 3 in one generation"):
+        manager.commit(5)
+    assert manager.latest() is None
+
+
+def test_a_piece_of_a_tensor_is_not_taken_for_a_tensor_that_has_its_name(manager: CheckpointManager) -> None:
+    # One writes the row that cannot be cut, and so the other one both pieces of w: as "w" and as "w@1,0".
+    state = {"row": np.full((1, 20_000), 3.0), "w": np.arange(16_384.0).reshape(2, 8_192), "w@1,0": np.full(3, 7.0)}
+    for part in range(2):
+        manager.save(state, 5, part=part, parts=2, replicated=["row", "w"])
+    manager.commit(5)
+    restored = manager.load().data
+    assert {name: each.tolist() for name, each in restored.items()} == {
+        name: each.tolist() for name, each in state.items()
+    }
+
+
 def test_names_that_look_alike_in_two_parts_stay_apart(manager: CheckpointManager) -> None:
     manager.save({"a.b": np.full(2, 1)}, 5, part=0, parts=2)
     manager.save({"a": {"b": np.full(2, 2)}}, 5, part=1, parts=2)
