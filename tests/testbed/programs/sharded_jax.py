@@ -24,9 +24,24 @@ VALUES = {
     "both": np.arange(8 * 4, dtype=np.float32).reshape(8, 4) / 3,
     "replicated": np.arange(50_000, dtype=np.float32),
     "scalar": np.float32(7),
+    "empty": np.zeros((0, 4), np.float32),
 }
-BEFORE = {"rows": ("a",), "columns": (None, ("a", "b")), "both": ("a", "b"), "replicated": (), "scalar": ()}
-AFTER = {"rows": (None, "b"), "columns": ("a",), "both": ("b",), "replicated": (("a", "b"),), "scalar": ()}
+BEFORE = {
+    "rows": ("a",),
+    "columns": (None, ("a", "b")),
+    "both": ("a", "b"),
+    "replicated": (),
+    "scalar": (),
+    "empty": ("a",),
+}
+AFTER = {
+    "rows": (None, "b"),
+    "columns": ("a",),
+    "both": ("b",),
+    "replicated": (("a", "b"),),
+    "scalar": (),
+    "empty": (None, "b"),
+}
 
 
 def shard(name: str, axes: dict[str, tuple[Any, ...]]) -> NamedSharding:
