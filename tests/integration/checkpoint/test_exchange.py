@@ -113,6 +113,44 @@ def test_two_paths_that_dcp_calls_the_same_are_named(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_state_that_is_no_dict_is_not_written_for_dcp(tmp_path: Path) -> None:
+    from strata.checkpoint.exchange.dcp_folders import write_dcp
+
+    with pytest.raises(ForeignFormatError, match="DCP keeps dicts, and this checkpoint holds something else"):
+        write_dcp([torch.ones(1)], tmp_path / "dcp")
+    assert not list(tmp_path.iterdir())
+
+
+def test_dcp_metadata_without_what_older_versions_did_not_write_is_read(tmp_path: Path) -> None:
+    import pickle
+
+    from torch.distributed import checkpoint
+
+    from strata.checkpoint.exchange.dcp_folders import METADATA, read_dcp
+
+    checkpoint.save({"w": torch.arange(3.0)}, checkpoint_id=tmp_path, no_dist=True)
+    metadata = pickle.loads((tmp_path / METADATA).read_bytes())
+    metadata.storage_meta = None
+    (tmp_path / METADATA).write_bytes(pickle.dumps(metadata))
+    assert same(read_dcp(tmp_path), {"w": torch.arange(3.0)})
+
+
+@pytest.mark.parametrize(
+    ("pickled", "problem"),
+    [
+        (b"\x80\x04}.", "it is no DCP metadata; "),
+        # A class whose module and name are the numbers 1 and 2.
+        (b"\x80\x04K\x01K\x02\x93.", r"no DCP metadata that can be read safely \(ValueError: a class without a name\)"),
+    ],
+)
+def test_a_pickle_that_is_no_dcp_metadata_is_refused(tmp_path: Path, pickled: bytes, problem: str) -> None:
+    from strata.checkpoint.exchange.dcp_folders import METADATA, read_dcp
+
+    (tmp_path / METADATA).write_bytes(pickled)
+    with pytest.raises(ForeignFormatError, match=problem):
+        read_dcp(tmp_path)
+
+
 def test_a_dcp_folder_that_would_run_code_is_refused(tmp_path: Path) -> None:
     from strata.checkpoint.exchange.dcp_folders import read_dcp
 
@@ -225,6 +263,31 @@ def test_every_format_exports_what_is_below_a_path_whatever_its_keys_are(tmp_pat
     assert done.exit_code == 0, done.output or done.exception
     assert ckpt("import", target, tmp_path / "run", 7, "--job", "back", "--under", "it").exit_code == 0
     assert same(load(tmp_path / "run", "back")["it"]["w"], wanted["w"])
+
+
+def test_a_plain_value_whose_key_begins_a_path_does_not_hide_what_is_below_it(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path / "run") as manager:
+        manager.save({"a": 5, "a.b": {"w": torch.ones(2)}}, 5)
+    assert ckpt("export", tmp_path / "run", 5, tmp_path / "x.pt", "--to", "torch", "--under", "a.b").exit_code == 0
+    assert same(torch.load(tmp_path / "x.pt", weights_only=True), {"w": torch.ones(2)})
+
+
+def test_arrays_are_exported_as_tensors_and_a_type_that_torch_lacks_is_named(tmp_path: Path) -> None:
+    import ml_dtypes
+    import numpy as np
+
+    from strata.checkpoint.exchange.torch_files import write_torch
+
+    write_torch(
+        {"day": np.array([3], "M8[D]"), "none": np.zeros((0, 2), np.int8), "x": np.float32(7)}, tmp_path / "x.pt"
+    )
+    found = torch.load(tmp_path / "x.pt", weights_only=True)
+    assert same(found["day"], torch.tensor([3]))
+    assert same(found["none"], torch.zeros(0, 2, dtype=torch.int8))
+    assert same(found["x"], torch.tensor(7.0))
+    with pytest.raises(ForeignFormatError, match="torch has no type float8_e3m4"):
+        write_torch({"w": np.ones(2, ml_dtypes.float8_e3m4)}, tmp_path / "y.pt")
+    assert not (tmp_path / "y.pt").exists()
 
 
 @pytest.mark.parametrize("form", ["safetensors", "hf"])

@@ -115,3 +115,8 @@ def test_a_file_of_torch_without_checksums_is_imported(tmp_path: Path) -> None:
     finally:
         torch.serialization.set_crc32_options(before)
     assert same(read_state(tmp_path / "x.pt")[0], {"w": torch.ones(3)})
+
+
+def test_a_file_of_an_older_torch_that_is_no_zip_is_imported(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    assert same(read_state(tmp_path / "x.pt")[0], {"w": torch.ones(3)})
