@@ -146,6 +146,20 @@ def test_what_was_worked_out_before_something_changed_is_not_dealt(large: Bench)
     assert 4 not in [shard for shard, _, _ in rows], "the model has seen it meanwhile"
 
 
+def test_what_was_worked_out_for_other_workers_is_not_dealt(large: Bench) -> None:
+    books, before = large.job.ledger, large.job.membership.ids()
+    preparation = books.preparation("d", 0, before)
+    assert preparation is not None
+    outcome = preparation.run()
+    large.join("d")
+    workers = large.job.membership.ids()
+    books.take_over(preparation, workers, *outcome)
+    assert books.preparation("d", 0, workers) is not None
+    rows = {worker: take(large, worker) for worker in workers}
+    assert rows["d"] != []
+    assert sorted(shard for each in rows.values() for shard, _, _ in each) == list(range(10))
+
+
 def test_a_lookup_and_a_deal_of_the_same_workers_are_two_preparations(large: Bench) -> None:
     books, workers = large.job.ledger, large.job.membership.ids()
     lookup, dealing = books.preparation("d", None, workers), books.preparation("d", 0, workers)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.sharding import EpochOrder
+from strata.sharding import EpochOrder, ShardLayout
 
 ORDERS = st.builds(
     EpochOrder,
@@ -123,3 +123,9 @@ def test_golden_values_guard_the_order_of_running_epochs() -> None:
 def test_bad_parameters_are_refused(parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EpochOrder(**parameters)
+
+
+def test_a_layout_shuffles_within_two_shards_or_more() -> None:
+    with pytest.raises(ValueError, match="window_shards is 1; use 2 or more"):
+        ShardLayout(total_samples=100, shard_size=10, window_shards=1)
+    assert ShardLayout(total_samples=100, shard_size=10, window_shards=2).num_shards == 10

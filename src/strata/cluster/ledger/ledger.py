@@ -99,8 +99,6 @@ class Ledger:
         """Keep what a preparation came to, if it is still of use to these workers; nothing that lasts is changed."""
         dataset_id = preparation.params.dataset_id
         epoch = None if preparation.view is None else preparation.view.order.epoch
-        if self.datasets.get(dataset_id) != preparation.params:
-            return
         if not preparation.is_same(self._prepare(dataset_id, epoch, workers)):
             return
         self._assigned[dataset_id] = assignment
