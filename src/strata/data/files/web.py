@@ -37,11 +37,12 @@ class WebFile:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a server to another one, but without the token that is meant for the first."""
+    """Follows a server to another one, but without the token that is meant for the first, and for no one between."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if made is not None and (new.netloc != old.netloc or (old.scheme, new.scheme) == ("https", "http")):
             made.remove_header("Authorization")
         return made
 
@@ -60,18 +61,22 @@ class WebReader:
         return await asyncio.to_thread(self._read, path, start, length, etag)
 
     def look(self, url: str) -> WebFile:
-        """Ask for one byte, which shows size, version and whether there are ranges; nothing more is read."""
+        """Ask for one byte, which shows size, version and whether there are ranges.
+
+        Nothing more is read, unless the server does not say the size.
+        """
         with self._open(url, {"Range": "bytes=0-0"}) as reply:
             version = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
             if reply.status == 206:
                 size = (reply.headers.get("Content-Range") or "").rpartition("/")[2]
                 if size.isdigit():
                     return WebFile(int(size), version, has_ranges=True)
-            length = reply.headers.get("Content-Length")
-            if length is None or reply.status == 206:
-                size_bytes = sum(len(piece) for piece in iter(lambda: reply.read(1 << 20), b""))
-                return WebFile(size_bytes, version, has_ranges=False)
-            return WebFile(int(length), version, has_ranges=False)
+            elif (length := reply.headers.get("Content-Length")) is not None:
+                return WebFile(int(length), version, has_ranges=False)
+        # How long the file is shows only at its end.
+        with self.stream(url) as reply:
+            size_bytes = sum(len(piece) for piece in iter(lambda: reply.read(1 << 20), b""))
+        return WebFile(size_bytes, version, has_ranges=False)
 
     def stream(self, url: str) -> Any:
         """Return the whole file, to be read from its start."""
@@ -88,9 +93,9 @@ class WebReader:
                     if etag is not None and found is not None and found != etag:
                         raise ObjectChangedError(url, backend="web")
                     data: bytes = reply.read()
-            except (http.client.IncompleteRead, ConnectionError, TimeoutError):
+            except (http.client.IncompleteRead, ConnectionError, TimeoutError) as error:
                 if attempt == ATTEMPTS - 1:
-                    raise
+                    raise DataError(f"{url}: the server breaks off in the middle of its reply: {error}") from error
                 continue
             if reply.status == 200:
                 data = data[start : None if length is None else start + length]
@@ -111,9 +116,11 @@ class WebReader:
                     raise ObjectNotFoundError(url, backend="web") from error
                 if error.code not in _RETRIED or attempt == ATTEMPTS - 1:
                     raise DataError(f"{url}: the server answers {error.code} {error.reason}") from error
-            except urllib.error.URLError as error:
+            except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+                # A connection that ends before there is a reply is no URLError.
                 if attempt == ATTEMPTS - 1:
-                    raise DataError(f"{url}: the server cannot be reached: {error.reason}") from error
+                    reason = getattr(error, "reason", error)
+                    raise DataError(f"{url}: the server cannot be reached: {reason}") from error
         raise AssertionError("each attempt returned or raised")
 
 
