@@ -15,7 +15,7 @@ from strata.data.files.cache import Cache
 from strata.data.files.web import ATTEMPTS, WebReader, _Redirects
 from strata.data.rows.row_sequence import open_rows
 from strata.data.rows.scan import choose_files, scan_files, store_index
-from strata.errors import CorruptFileError, DataError, MissingExtraError, ObjectNotFoundError
+from strata.errors import CorruptFileError, DataError, DatasetNotFoundError, MissingExtraError, ObjectNotFoundError
 from tests.testbed.web import serve_files
 
 # Connections of the test server and of the hub's library are closed when they are collected.
@@ -133,6 +133,19 @@ def test_rows_of_the_hub_go_to_another_process(tmp_path: Path, monkeypatch: pyte
         server.files["/hub/me/set/data/a.jsonl"] = LINES
         data = pickle.dumps(open_rows("hf://datasets/me/set@main/data", cache=tmp_path / "cache"))
         assert pickle.loads(data).read(1, 3)["x"].tolist() == [2, 3]
+
+
+def test_a_hub_that_cannot_be_asked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_files() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.faults = [403]
+        with pytest.raises(
+            DatasetNotFoundError, match=r"hf://datasets/me/set: the hub cannot be asked: .*403.*hf auth"
+        ):
+            open_rows("hf://datasets/me/set", cache=tmp_path / "cache")
+    # Nobody listens there any more.
+    with pytest.raises(DatasetNotFoundError, match=r"the hub cannot be asked: .*[Cc]onnection refused"):
+        open_rows("hf://datasets/me/set", cache=tmp_path / "cache")
 
 
 def test_an_address_of_the_hub_without_its_library_names_what_to_install(

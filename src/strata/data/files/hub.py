@@ -50,10 +50,10 @@ class HubSource:
             raise DatasetNotFoundError(
                 self.url, "the hub has no such dataset, or does not show it", hint=hint
             ) from error
-        except (hub.errors.HfHubHTTPError, OSError) as error:
-            raise DatasetNotFoundError(
-                self.url, f"the hub cannot be asked: {str(error).splitlines()[0]}", hint=hint
-            ) from error
+        # The bases of the library's error: that of the HTTP client that it uses, whichever it is, and OSError.
+        except hub.errors.HfHubHTTPError.__bases__ as error:
+            problem = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise DatasetNotFoundError(self.url, f"the hub cannot be asked: {problem}", hint=hint) from error
         start = f"{self._prefix}/" if self._prefix else ""
         found = []
         for entry in entries:
