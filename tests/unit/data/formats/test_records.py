@@ -236,3 +236,90 @@ def test_a_truncated_or_foreign_file_names_itself_and_the_place(tmp_path: Path, 
     path.write_bytes(b"\x89PNG" + bytes(range(256)) * 7)
     with pytest.raises(CorruptFileError, match=f"a.{ending}"):
         open_at(tmp_path)
+
+
+def plain_tar(*files: tuple[str, bytes], end: bytes = bytes(1024)) -> bytes:
+    """Return an archive of these members, each a header and its data, and nothing more."""
+    made = b""
+    for name, data in files:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        made += member.tobuf(tarfile.USTAR_FORMAT) + padded(data)
+    return made + end
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 512)
+
+
+def extended(*lines: tuple[str, str]) -> bytes:
+    """Return a header with these values for the member that follows."""
+    content = b""
+    for key, value in lines:
+        rest = f" {key}={value}\n".encode()
+        length = len(rest) + 2
+        content += b"%d" % (length if length < 100 else length + 1) + rest
+    return extended_bytes(content)
+
+
+def extended_bytes(content: bytes) -> bytes:
+    header = tarfile.TarInfo("extended")
+    header.type, header.size = b"x", len(content)
+    return header.tobuf(tarfile.USTAR_FORMAT) + padded(content)
+
+
+def with_size(name: str, field: bytes) -> bytes:
+    """Return a header whose field for the size is these bytes."""
+    header = bytearray(tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = field
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def test_sizes_beyond_the_octal_digits_of_a_header_are_read(tmp_path: Path) -> None:
+    binary = with_size("0.txt", b"\x80" + (5).to_bytes(11, "big")) + padded(b"hello")
+    longer = extended(("size", "5")) + with_size("1.txt", b"%011o\0" % 0) + padded(b"world")
+    (tmp_path / "a.tar").write_bytes(binary + longer + bytes(1024))
+    assert open_at(tmp_path).read(0, 2)["txt"].to_pylist() == ["hello", "world"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (extended_bytes(b"no length\n"), "an extended header cannot be read"),
+        (extended_bytes(b"3 a\n"), "an extended header cannot be read"),
+        (extended(("size", "many")), "the size of a member is 'many'"),
+        (extended(("size", "-512")), "the size of a member is '-512'"),
+        (extended(("size", "9" * 60)), f"the size of a member is '{'9' * 20}'"),
+        (with_size("0.txt", b"-00000001000"), "the size of a member is below zero"),
+        (with_size("0.txt", b"99999999999\0"), "no header of a member begins here"),
+        (plain_tar(("0.txt", b"a"), ("0.TXT", b"b"), end=b""), "it has two members 0.TXT"),
+        (extended(("GNU.sparse.map", "x,y"), ("GNU.sparse.size", "9")), "the holes of a sparse member cannot be read"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_named(tmp_path: Path, content: bytes, problem: str) -> None:
+    before = plain_tar(("good.txt", b"x"), end=b"")
+    (tmp_path / "a.tar").write_bytes(before + content + plain_tar(("last.txt", b"data")))
+    with pytest.raises(CorruptFileError, match=f": {problem}") as caught:
+        open_at(tmp_path)
+    assert caught.value.offset is not None
+    assert len(before) <= caught.value.offset <= len(before + content)
+
+
+def test_a_member_that_goes_on_behind_the_end_of_the_archive_is_named(tmp_path: Path) -> None:
+    before = plain_tar(("0.txt", b"x"), end=b"")
+    (tmp_path / "a.tar").write_bytes(before + with_size("1.txt", b"%011o\0" % 9999) + bytes(1024))
+    with pytest.raises(CorruptFileError, match=rf"\(byte {len(before)}\).*it ends inside a member"):
+        open_at(tmp_path)
+
+
+def test_stretches_of_an_archive_without_samples_are_passed_over(tmp_path: Path) -> None:
+    # A stretch is as long as a block here, so the first is all of members without an ending.
+    notes = [(f"note{number}", b"?" * 900) for number in range(4)]
+    (tmp_path / "a.tar").write_bytes(plain_tar(*notes, ("0.txt", b"a" * 3000), ("1.txt", b"b")))
+    rows = open_at(tmp_path)
+    assert rows.num_rows == 2
+    assert rows.read(1, 2)["txt"].to_pylist() == ["b"]
+    (tmp_path / "a.tar").write_bytes(plain_tar(*notes))
+    assert open_at(tmp_path).num_rows == 0

@@ -83,7 +83,7 @@ def walk_members(data: bytes | memoryview, start: int = 0) -> Iterator[Member]:
             extended = _parse_extended(bytes(data[content : content + size]), position)
             long_name = extended.get("GNU.sparse.name", extended.get("path", long_name))
             is_sparse = any(key.startswith("GNU.sparse.") for key in extended)
-            long_size = int(extended["size"]) if "size" in extended else long_size
+            long_size = _parse_long_size(extended["size"], position) if "size" in extended else long_size
         elif kind != b"g" and kind != b"K":
             yield Member(long_name or _name(header), begin, content, size, end, kind in b"0\0" + b"7S", is_sparse)
         position = end
@@ -114,6 +114,9 @@ def _check(header: bytes, offset: int) -> int:
         raise TarError("no header of a member begins here", offset) from None
     if sum(header) - sum(header[148:156]) + _SPACES != stored:
         raise TarError("the checksum of a member's header is wrong", offset)
+    if size < 0:
+        # The next member would begin before this one, and the walk would never end.
+        raise TarError("the size of a member is below zero", offset)
     return size
 
 
@@ -121,6 +124,13 @@ def _parse_size(field: bytes) -> int:
     if field[0] & 0x80:
         return int.from_bytes(field[1:], "big")
     return int(field.strip(b" \0") or b"0", 8)
+
+
+def _parse_long_size(text: str, offset: int) -> int:
+    """Parse a size that an extended header gives. No checksum covers it, so it may be anything."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise TarError(f"the size of a member is {text[:20]!r}", offset)
+    return int(text)
 
 
 def _name(header: bytes) -> str:
