@@ -26,6 +26,17 @@ def example(features: dict[str, list[Any]], *, packed: bool = True) -> bytes:
     return _field(1, entries)
 
 
+def sequence_example(context: dict[str, list[Any]], steps: dict[str, list[list[Any]]]) -> bytes:
+    """Serialize a tf.train.SequenceExample: features of the context, and lists of features by step."""
+    entries = b"".join(
+        _field(
+            1, _field(1, name.encode()) + _field(2, b"".join(_field(1, _feature(step, packed=True)) for step in each))
+        )
+        for name, each in steps.items()
+    )
+    return example(context) + _field(2, entries)
+
+
 def tfrecords(rows: Iterable[dict[str, list[Any]]], *, packed: bool = True) -> bytes:
     """Return the content of a file."""
     return b"".join(record(example(row, packed=packed)) for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from strata.data.formats.records import tfrecord
 from strata.data.formats.tars import webdataset
 from strata.data.rows.row_sequence import DatasetRows, open_rows
 from strata.errors import CorruptFileError, SchemaMismatchError
-from tests.testbed.data.tfrecords import example, record, tfrecords
+from tests.testbed.data.tfrecords import example, record, sequence_example, tfrecords
 
 examples = settings(
     max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
@@ -323,3 +324,150 @@ def test_stretches_of_an_archive_without_samples_are_passed_over(tmp_path: Path)
     assert rows.read(1, 2)["txt"].to_pylist() == ["b"]
     (tmp_path / "a.tar").write_bytes(plain_tar(*notes))
     assert open_at(tmp_path).num_rows == 0
+
+
+def replace_unnoticed(path: Path, data: bytes) -> None:
+    """Write other bytes into a file whose size and time stay the same, as some copies and bad disks do."""
+    status = path.stat()
+    assert len(data) == status.st_size
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "problem"),
+    [
+        (
+            "a.tar",
+            plain_tar(("0.txt", b"a"), ("1.txt", b"b")),
+            plain_tar(("0.txt", b"a"), ("0.cls", b"1")),
+            "2 samples were here when it was indexed, and 1 are now",
+        ),
+        (
+            "a.tar",
+            plain_tar(("0.npy", npy(np.zeros(2, np.int32)))),
+            plain_tar(("0.npy", npy(np.zeros(1, np.int64)))),
+            r"member 0\.npy cannot be decoded: its array is not int32\[2\] any more",
+        ),
+        (
+            "a.tfrecord",
+            record(b"1234") + record(b"5678"),
+            record(b"1" * 24),
+            "2 records were here when it was indexed, and 1 are now",
+        ),
+    ],
+)
+def test_rows_that_changed_unnoticed_since_the_index_are_named(
+    tmp_path: Path, name: str, before: bytes, after: bytes, problem: str
+) -> None:
+    (tmp_path / name).write_bytes(before)
+    rows = open_at(tmp_path, **({"raw": True} if name == "a.tfrecord" else {}))
+    replace_unnoticed(tmp_path / name, after)
+    with pytest.raises(CorruptFileError, match=problem):
+        rows.read(0, rows.num_rows)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (
+            ({"x": [1]}, {}),
+            ({"x": [2, 3]}, {}),
+            "feature 'x' had one value in every record when it was indexed, and ha",
+        ),
+        (({"x": [1, 2]}, {}), ({"x": [1]}, {}), "feature 'x' had 2 values in every record when indexed"),
+        (
+            ({"x": [1]}, {}),
+            ({"x": [b"a"]}, {}),
+            "a feature is bytes_list and not int64_list, as it was when it was ind",
+        ),
+        (({}, {"x": [[1]]}), ({"x": [1]}, {}), "'x' was a feature list when it was indexed, and is a feature"),
+    ],
+)
+def test_features_that_changed_unnoticed_since_the_index_are_named(
+    tmp_path: Path, before: tuple[Any, Any], after: tuple[Any, Any], problem: str
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(of_100_bytes(*before))
+    rows = open_at(tmp_path)
+    replace_unnoticed(path, of_100_bytes(*after))
+    with pytest.raises(CorruptFileError, match=f"record 0, byte 0.*{problem}"):
+        rows.read(0, 1, ["x"])
+
+
+def of_100_bytes(context: dict[str, list[Any]], steps: dict[str, list[list[Any]]]) -> bytes:
+    """Return a record of this length, with one more feature that takes up the rest."""
+    missing = 100 - len(record(sequence_example(context | {"pad": [b""]}, steps)))
+    return record(sequence_example(context | {"pad": [b"x" * missing]}, steps))
+
+
+@pytest.mark.parametrize(
+    ("payloads", "problem"),
+    [
+        (
+            [example({"x": [1]}), example({"x": [b"a"]})],
+            "feature 'x' is int64_list in one record and bytes_list in ano",
+        ),
+        (
+            [example({"x": [1]}), sequence_example({}, {"x": [[1]]})],
+            "feature 'x' is int64_list .* and steps of int64_l",
+        ),
+        ([example({}), sequence_example({}, {"x": [[1], [b"a"]]})], "'x' has steps of bytes_list and int64_list"),
+        ([example({}), sequence_example({"x": [1]}, {"x": [[1]]})], "'x' is both a feature of the context and a fea"),
+    ],
+)
+def test_a_feature_of_two_kinds_is_named_by_its_record(tmp_path: Path, payloads: list[bytes], problem: str) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(map(record, payloads)))
+    with pytest.raises(CorruptFileError, match=f"record 1, byte {len(record(payloads[0]))}.*{problem}"):
+        open_at(tmp_path)
+
+
+def test_features_and_steps_without_a_value_take_the_type_of_other_records(tmp_path: Path) -> None:
+    empty = sequence_example({"x": []}, {"steps": [[], []]})
+    full = sequence_example({"x": [7]}, {"steps": [[1, 2], []]})
+    (tmp_path / "a.tfrecord").write_bytes(record(empty) + record(full))
+    found = open_at(tmp_path).read(0, 2)
+    assert found["x.is_null"].tolist() == [True, False]
+    assert found["x"].tolist() == [0, 7]
+    assert found["steps"].to_pylist() == [[[], []], [[1, 2], []]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "values"),
+    [
+        ({"json": b"1"}, {"json": b"-2"}, [1, -2]),
+        ({"json": b"1"}, {"json": b"18446744073709551615"}, [1, 2**64 - 1]),
+        ({"json": b"-1"}, {"json": b"18446744073709551615"}, ["-1", "18446744073709551615"]),
+        ({"json": b"1"}, {"json": b"0.5"}, [1.0, 0.5]),
+        ({"json": b'{"a": 1}'}, {"json": b'{"b": "x"}'}, [{"a": 1, "b": None}, {"a": None, "b": "x"}]),
+        ({"npy": npy(np.zeros(2))}, {"npy": npy(np.ones(3))}, [npy(np.zeros(2)), npy(np.ones(3))]),
+        ({"npy": npy(np.zeros(2))}, {"npy": b"no array"}, [npy(np.zeros(2)), b"no array"]),
+        ({"npy": b"no array"}, {"npy": npy(np.zeros(2))}, [b"no array", npy(np.zeros(2))]),
+    ],
+)
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_members_of_two_types_get_one_that_holds_both(
+    tmp_path: Path, first: dict[str, bytes], second: dict[str, bytes], values: list[Any], is_one_file: bool
+) -> None:
+    write_both(tmp_path, first, second, is_one_file=is_one_file)
+    assert open_at(tmp_path).read(0, 2)[next(iter(first))].tolist() == values
+
+
+def write_both(folder: Path, first: dict[str, bytes], second: dict[str, bytes], *, is_one_file: bool) -> None:
+    """Write two samples as two files, or as two blocks of one."""
+    if is_one_file:
+        rows = [first | {"bin": bytes(4000)}, second]
+        (folder / "a.tar").write_bytes(archive(rows, style=tarfile.USTAR_FORMAT))
+    else:
+        (folder / "a.tar").write_bytes(archive([first], style=tarfile.USTAR_FORMAT))
+        (folder / "b.tar").write_bytes(archive([second], style=tarfile.USTAR_FORMAT))
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_members_that_no_type_holds_are_named_and_can_be_read_as_bytes(tmp_path: Path, is_one_file: bool) -> None:
+    write_both(tmp_path, {"json": b"1"}, {"json": b'"x"'}, is_one_file=is_one_file)
+    problem = r"\.json is int64 in one place and string in another; read it as bytes with the option decode=false"
+    with pytest.raises(CorruptFileError if is_one_file else SchemaMismatchError, match=problem) as caught:
+        open_at(tmp_path)
+    assert not is_one_file or "samples 1 to 1" in str(caught.value)
+    assert open_at(tmp_path, decode=False).read(0, 2)["json"].to_pylist() == [b"1", b'"x"']
