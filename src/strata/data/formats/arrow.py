@@ -177,6 +177,8 @@ def _walk_footer(file: ByteFile) -> Iterator[_Message]:
         kind, _, rows, missing = _parse_checked(file, header[start:], offset, part)
         if kind != _BATCH:
             raise _corrupt(file, "its footer names what is no record batch", offset, part)
+        if rows < 0:
+            raise _corrupt(file, f"it would have {rows} rows", offset, part)
         yield _Message(kind, offset, end, rows, missing)
 
 
