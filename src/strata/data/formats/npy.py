@@ -73,8 +73,8 @@ def parse_array(data: bytes) -> npt.NDArray[Any]:
 def _dtype(text: str) -> np.dtype[Any]:
     try:
         return np.dtype(text)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
+    except (TypeError, SyntaxError) as error:  # the latter for a damaged list of types
+        raise ValueError(f"its type {text!r} cannot be read") from error
 
 
 def _parse_any(data: bytes, version: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:

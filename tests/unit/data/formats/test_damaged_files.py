@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strata.data.files.random_access import LocalFile
-from strata.data.formats.npy import parse_array
+from strata.data.formats.npy import parse_array, parse_header
 from strata.data.formats.parquet import Parquet
 from strata.data.formats.text import lines
 from strata.data.rows.row_sequence import DatasetRows, open_rows
@@ -209,6 +209,17 @@ def npy(array: Any, *, rows: int | None = None) -> bytes:
     np.save(sink, array)
     data = sink.getvalue()
     return data if rows is None else data.replace(b"(%d," % len(array), b"(%d," % rows)
+
+
+def header(descr: str) -> bytes:
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (3,), }}\n".encode("latin-1")
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+@pytest.mark.parametrize("descr", ["<x9", "i4,,", "(2,", "1)i4", "<M8[xx]", "é"])
+def test_a_type_of_numpy_that_is_none_is_a_value_error(descr: str) -> None:
+    with pytest.raises(ValueError, match=r"its type .* cannot be read"):
+        parse_header(header(descr))
 
 
 def test_an_array_that_ends_inside_its_data_is_a_value_error() -> None:
