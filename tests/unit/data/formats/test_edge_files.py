@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.dataset as ds
 import pyarrow.feather as pf
 import pyarrow.parquet as pq
@@ -205,3 +206,34 @@ def test_csv_in_utf_16_is_named(tmp_path: Path, order: str) -> None:
     (tmp_path / "a.csv").write_bytes("\ufeffa,b\n1,2\n".encode(f"utf-16-{order}"))
     with pytest.raises(CorruptFileError, match="begins as UTF-16 does; convert it to UTF-8"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.tsv", "a\tb\n\t\n\n\t\n", {"a": [None, None], "b": [None, None]}),
+        ("a.csv", "a\n \n  \n", {"a": [" ", "  "]}),
+    ],
+)
+def test_lines_of_nothing_but_blanks_are_records(
+    tmp_path: Path, name: str, text: str, expected: dict[str, list[Any]]
+) -> None:
+    (tmp_path / name).write_text(text)
+    own = pa.csv.read_csv(tmp_path / name, parse_options=ParseOptions(delimiter="\t" if name == "a.tsv" else ","))
+    assert own.to_pydict() == expected
+    assert {column: read(tmp_path)[column] for column in expected} == expected
+
+
+def test_csv_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_bytes(b"\xef\xbb\xbf1,x\n2,y\n")
+    (tmp_path / "1.csv").write_text("\n3,z\n")
+    found = read(tmp_path, options={"header": False})
+    assert found == {"f0": [1, 2, 3], "f1": ["x", "y", "z"]}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "undefined"])
+def test_an_encoding_whose_lines_cannot_be_found_is_refused(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(ValueError, match=f"encoding='{encoding}' does not keep ASCII as it is; convert the files to U"):
+        read(tmp_path, options={"encoding": encoding})
+    assert read(tmp_path, options={"encoding": "UTF8"}) == {"a": [1]}

@@ -77,7 +77,8 @@ class Csv:
                 names, skipped = self._read_names(file, data)
                 self._check_types(file, names)
                 offset, data = offset + skipped, data[skipped:]
-            if not data.strip():
+            # A line of tabs or spaces is a record: its values are missing, or blank.
+            if not data.strip(b"\r\n"):
                 continue
             if self._newlines and data.count(b'"') % 2:
                 problem = "it ends inside a quoted value, so it was cut off"
@@ -85,8 +86,6 @@ class Csv:
                 part = f"record {rows} or after"
                 raise CorruptFileError(file.name, problem, kind=self.kind, part=part, offset=offset, hint=hint)
             table = self._parse(file, offset, rows, data, names, names, self._types)
-            if table.num_rows == 0:
-                continue
             own = self._refine(file, offset, rows, data, table)
             schema = self.merge(schema, own) if starts else own
             starts.append(rows)
@@ -272,7 +271,7 @@ def _check_encoding(encoding: Any) -> str | None:
         is_plain = plain.decode(encoding) == plain.decode("ascii")
     except LookupError:
         raise ValueError(f"encoding={encoding!r} is not known; use one such as latin-1, cp1252 or shift_jis") from None
-    except UnicodeDecodeError:
+    except UnicodeError:
         is_plain = False
     if not is_plain:
         # Records are cut at the byte of a newline, which here may be a part of something else.
