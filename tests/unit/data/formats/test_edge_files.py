@@ -18,9 +18,10 @@ import pytest
 from pyarrow.csv import ParseOptions
 
 from strata import open_dataset
+from strata.data.formats.text import lines
 from strata.data.text.megatron import MegatronRows, write_megatron
 from strata.data.text.tokenizers import Tokenize
-from strata.errors import CorruptFileError, DataError, DatasetNotFoundError
+from strata.errors import CorruptFileError, DataError, DatasetNotFoundError, SchemaMismatchError
 
 
 def read(source: Any, **options: Any) -> dict[str, list[Any]]:
@@ -237,3 +238,60 @@ def test_an_encoding_whose_lines_cannot_be_found_is_refused(tmp_path: Path, enco
     with pytest.raises(ValueError, match=f"encoding='{encoding}' does not keep ASCII as it is; convert the files to U"):
         read(tmp_path, options={"encoding": encoding})
     assert read(tmp_path, options={"encoding": "UTF8"}) == {"a": [1]}
+
+
+@pytest.mark.parametrize("line", ['{"a": 1, "b"', '{"a" 1}\nnull'])
+def test_a_bad_line_is_named_also_where_a_column_is_read_as_text(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": "x"}\n{"a": 1}\n' + line + "\n")
+    for options in ({}, {"types": {"a": "string"}}):
+        with pytest.raises(CorruptFileError, match=r"record 2, byte 20\)"):
+            read(tmp_path, options=options)
+
+
+def test_numbers_with_and_without_a_fraction_are_floats_in_json(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 0.5}\n{"a": 9223372036854775808}\n')
+    assert read(tmp_path) == {"a": [0.5, 2.0**63]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("1", "-1", [1, -1]),
+        ("1", str(2**64 - 1), [1, 2**64 - 1]),
+        ("-1", str(2**64 - 1), ["-1", str(2**64 - 1)]),
+        ("1", str(2**70), ["1", str(2**70)]),
+        ("null", "7", [None, 7]),
+        ("1", "0.5", [1.0, 0.5]),
+    ],
+)
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_values_of_json_in_two_places_get_a_type_that_holds_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, expected: list[Any], is_one_file: bool
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1)
+    write_both(tmp_path, first, second, is_one_file=is_one_file)
+    found = read(tmp_path)
+    if None in expected:
+        assert found == {"a": [0, 7], "a.is_null": [True, False]}
+    else:
+        assert found == {"a": expected}
+
+
+def write_both(folder: Path, first: str, second: str, *, is_one_file: bool) -> None:
+    """Write two records as two files, or one after the other."""
+    texts = [f'{{"a": {value}}}\n' for value in (first, second)]
+    for number, text in enumerate(["".join(texts)] if is_one_file else texts):
+        (folder / f"{number}.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_values_of_json_that_no_type_holds_are_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_one_file: bool
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1)
+    write_both(tmp_path, "1", '"x"', is_one_file=is_one_file)
+    problem = r"int64 vs string; give the column a type, as in types=\{'a': 'string'\}"
+    with pytest.raises(CorruptFileError if is_one_file else SchemaMismatchError, match=problem) as caught:
+        read(tmp_path)
+    assert not is_one_file or "records 1 to 1" in str(caught.value)
+    assert read(tmp_path, options={"types": {"a": "string"}}) == {"a": ["1", "x"]}
