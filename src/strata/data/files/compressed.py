@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import lzma
 import threading
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,11 @@ class StreamedFile:
 
     def stream(self) -> Iterator[pa.Buffer]:
         """Yield the content, piece by piece; nothing is cached."""
-        stream, offset = self._open(), 0
-        while data := self._pull(stream, STREAM_BYTES, offset):
-            offset += len(data)
-            yield pa.py_buffer(data)
+        offset = 0
+        with closing(self._open()) as stream:
+            while data := self._pull(stream, STREAM_BYTES, offset):
+                offset += len(data)
+                yield pa.py_buffer(data)
 
     def _read_block(self, number: int) -> bytes:
         if (found := self._cache.get(self._key, number)) is not None:

@@ -1,0 +1,198 @@
+"""Places with files: each lists, opens and keeps an index as it promises, also when the files are bad or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from strata.data.files import patterns
+from strata.data.files.addresses import open_source
+from strata.data.files.cache import BLOCK_BYTES, Cache
+from strata.data.files.compressed import CompressedFile, StreamedFile
+from strata.data.files.patterns import expand_braces
+from strata.data.files.random_access import STREAM_BYTES, LocalFile
+from strata.data.rows.row_sequence import open_rows
+from strata.data.rows.scan import choose_files, scan_files, store_index
+from strata.errors import CorruptFileError, StaleIndexError, StorageError, StoragePermissionError
+from strata.storage import LocalStorage, MemoryStorage
+
+if TYPE_CHECKING:
+    from strata.data.files.random_access import ByteFile
+
+KEY = "ab" * 16
+LINES = b'{"x": 1}\n{"x": 2}\n'
+CONTENT = bytes(range(256)) * 20_000
+assert len(CONTENT) > max(STREAM_BYTES, 4 * BLOCK_BYTES)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture(params=["local", "stored", "stored and cached", "streamed", "compressed"])
+def file(request: pytest.FixtureRequest, tmp_path: Path, cache: Cache) -> ByteFile:
+    """One file of each kind, all with the same content."""
+    path = tmp_path / "a.bin"
+    path.write_bytes(CONTENT)
+    if request.param == "local":
+        return LocalFile(str(path))
+    if request.param == "streamed":
+        return StreamedFile(partial(io.BytesIO, CONTENT), str(path), size_bytes=len(CONTENT), key=KEY, cache=cache)
+    if request.param == "compressed":
+        packed = tmp_path / "a.bin.zst"
+        with pa.CompressedOutputStream(str(packed), "zstd") as sink:
+            sink.write(CONTENT)
+        return CompressedFile(LocalFile(str(packed)), "zstd", size_bytes=len(CONTENT), key=KEY, cache=cache)
+    source = open_source("a.bin", LocalStorage(tmp_path))
+    return source.open(source.list()[0], cache if "cached" in request.param else None)
+
+
+def test_a_file_gives_any_of_its_bytes_in_any_order(file: ByteFile) -> None:
+    assert file.size_bytes == len(CONTENT)
+    for start, length in ((len(CONTENT) - 5, 5), (0, 9), (BLOCK_BYTES - 3, BLOCK_BYTES + 7), (7, 1), (3, 0)):
+        file.will_need(start, length)
+        assert file.read(start, length).to_pybytes() == CONTENT[start : start + length]
+    assert file.read(len(CONTENT), 0).to_pybytes() == b""
+    assert b"".join(piece.to_pybytes() for piece in file.stream()) == CONTENT
+
+
+def test_what_was_streamed_to_its_end_is_closed(cache: Cache) -> None:
+    opened: list[io.BytesIO] = []
+
+    def open_stream() -> io.BytesIO:
+        opened.append(io.BytesIO(CONTENT))
+        return opened[-1]
+
+    file = StreamedFile(open_stream, "a.bin", size_bytes=len(CONTENT), key=KEY, cache=cache)
+    assert sum(piece.size for piece in file.stream()) == len(CONTENT)
+    assert [stream.closed for stream in opened] == [True]
+
+
+def test_bytes_behind_the_end_of_a_file_are_never_made_up(file: ByteFile) -> None:
+    with pytest.raises(CorruptFileError, match=rf"byte {len(CONTENT)}\).*it ends there, but {len(CONTENT) + 1} bytes"):
+        file.read(len(CONTENT) - 3, 4)
+
+
+def test_arrow_and_zipfile_get_a_file_that_they_can_move_in(file: ByteFile) -> None:
+    native = file.native()
+    assert native.readable()
+    assert native.seekable()
+    native.seek(-4, 2)
+    assert native.read() == CONTENT[-4:]
+    native.seek(10)
+    native.seek(5, 1)
+    assert native.read(3) == CONTENT[15:18]
+    assert native.tell() == 18
+    assert native.size() == len(CONTENT)
+
+
+def test_links_that_lead_to_each_other_are_named(tmp_path: Path, cache: Cache) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.jsonl").symlink_to("b.jsonl")
+    (tmp_path / "data/b.jsonl").symlink_to("a.jsonl")
+    with pytest.raises(StorageError, match=r"data/[ab]\.jsonl.*[Tt]oo many levels of symbolic links"):
+        open_rows(tmp_path / "data", cache=cache)
+
+
+def test_a_file_that_cannot_be_opened_any_more_says_what_became_of_it(tmp_path: Path, cache: Cache) -> None:
+    path = tmp_path / "data" / "a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(LINES)
+    source = open_source(path)
+    (info,) = source.list()
+    path.unlink()
+    with pytest.raises(StaleIndexError, match=r"a\.jsonl is gone since"):
+        source.open(info, cache)
+    path.symlink_to(path)
+    with pytest.raises(StorageError, match=r"a\.jsonl.*[Tt]oo many levels of symbolic links"):
+        source.open(info, cache)
+    path.unlink()
+    path.write_bytes(LINES + b"\n")
+    with pytest.raises(StaleIndexError, match=f"went from {len(LINES)} to {len(LINES) + 1} bytes"):
+        source.open(info, cache)
+    path.write_bytes(LINES)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(StaleIndexError, match=r"a\.jsonl was written again"):
+        source.open(info, cache)
+
+
+def index(address: Any, cache: Cache, **options: Any) -> str:
+    source = open_source(address, **options)
+    return store_index(source, scan_files(source, "jsonl", {}, choose_files(source, None)[1], cache), cache)
+
+
+def test_an_index_that_cannot_be_put_beside_local_data_is_kept_in_the_cache(tmp_path: Path, cache: Cache) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.jsonl").write_bytes(LINES)
+    beside = Path(index(tmp_path / "data", cache))
+    assert beside.parent == tmp_path / "data"
+    # What is in its place cannot be replaced.
+    beside.unlink()
+    beside.mkdir()
+    assert Path(index(tmp_path / "data", cache)).is_relative_to(cache.directory)
+    assert sorted(path.name for path in beside.parent.iterdir()) == sorted(["a.jsonl", beside.name])
+    assert open_rows(tmp_path / "data", cache=cache).num_rows == 2
+
+
+class ReadOnlyStorage(MemoryStorage):
+    """Refuses every write once it is closed to them."""
+
+    is_closed = False
+
+    async def write(self, path: str, data: Any, **options: Any) -> Any:
+        if self.is_closed:
+            raise StoragePermissionError(path, backend="memory", problem="it is read-only", hint="ask for access")
+        return await super().write(path, data, **options)
+
+
+def test_an_index_that_a_storage_refuses_is_kept_in_the_cache(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = ReadOnlyStorage()
+    asyncio.run(storage.write("d/a.jsonl", LINES))
+    storage.is_closed = True
+    assert Path(index("d", cache, storage=storage)).is_relative_to(cache.directory)
+    monkeypatch.setattr("strata.data.rows.scan.scan_files", None)
+    assert open_rows("d", storage=storage, cache=cache).read(0, 2)["x"].tolist() == [1, 2]
+
+
+class PortableStorage(LocalStorage):
+    """A storage that another process can open."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.arguments = (root,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PortableStorage, self.arguments
+
+
+def test_rows_of_a_storage_go_to_another_process_with_it(tmp_path: Path, cache: Cache) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.jsonl").write_bytes(LINES)
+    rows = open_rows("data", storage=PortableStorage(str(tmp_path)), cache=cache)
+    assert pickle.loads(pickle.dumps(rows)).read(0, 2)["x"].tolist() == [1, 2]
+
+
+def test_a_place_that_was_opened_by_its_url_is_opened_by_it_in_another_process() -> None:
+    source = open_source("s3://bucket/train/*.jsonl")
+    copy = pickle.loads(pickle.dumps(source))
+    assert (copy.url, copy.selection) == ("s3://bucket/train", "*.jsonl")
+    assert copy.name_of("a.jsonl") == "s3://bucket/train/a.jsonl"
+    # Credentials and settings are those of the process that reads.
+    assert copy._storage is not source._storage
+    assert b"secret" not in pickle.dumps(source).lower()
+
+
+def test_braces_that_stand_for_too_many_paths_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "MAX_EXPANDED", 10)
+    assert len(expand_braces("{0..4}{a,b}")) == 10
+    with pytest.raises(ValueError, match=r"'\{0..4\}\{a,b,c\}' stands for more than 10 paths; name fewer"):
+        expand_braces("{0..4}{a,b,c}")
