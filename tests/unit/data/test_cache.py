@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strata.data.files.cache import DIGEST_BYTES, Cache
+from strata.data.files.cache import DIGEST_BYTES, Cache, write_atomically
 
 KEY = "ab" * 16
 
@@ -101,3 +101,30 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, caplog: 
         cache.put(KEY, number, b"data")
         assert cache.get(KEY, number) is None
     assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
+
+
+def test_a_block_that_cannot_be_put_in_place_leaves_nothing_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(tmp_path)
+    cache.put("cd" * 16, 0, b"other")
+    # A file stands where the folder of the block should be.
+    (tmp_path / "blocks" / KEY[:2]).write_text("in the way")
+    cache.put(KEY, 0, b"data")
+    assert cache.get(KEY, 0) is None
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert f"the cache {tmp_path} cannot be written, so data is read without it" in caplog.text
+    assert cache.get("cd" * 16, 0) == b"other"
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path / "index", b"data")
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_a_cache_says_where_it_is_and_how_much_it_may_hold(tmp_path: Path) -> None:
+    assert repr(Cache(tmp_path, limit_bytes=5)) == f"Cache('{tmp_path}', limit_bytes=5)"
+    with pytest.raises(ValueError, match="limit_bytes=0 must be 1 or more"):
+        Cache(tmp_path, limit_bytes=0)
