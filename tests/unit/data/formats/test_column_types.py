@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
+import tarfile
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from strata.data import open_dataset
+from strata.data.formats import tensors
+from strata.data.formats.registry import make_format
+from strata.data.prepare.rewrite import Plan, prepare
+from strata.data.rows.columns import Columns
 from strata.data.rows.in_memory import TableRows
 from strata.data.rows.row_sequence import open_rows
-from strata.errors import CorruptFileError, DataError, SchemaMismatchError
+from strata.errors import CorruptFileError, DataError, SchemaMismatchError, UnknownDataFormatError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -358,3 +364,105 @@ def test_files_of_text_may_have_their_columns_in_any_order(tmp_path: Path) -> No
     assert (found["a"].tolist(), found["b"].tolist()) == ([1, 2], ["x", "y"])
     with pytest.raises(SchemaMismatchError, match="column 'c' is only in the header of the second"):
         open_rows(tmp_path, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wide"),
+    [
+        (pa.array([1], pa.int8()), pa.array([200], pa.uint8()), pa.int16()),
+        (pa.array([60_000], pa.uint16()), pa.array([-1], pa.int32()), pa.int32()),
+        (pa.array([2**32 - 1], pa.uint32()), pa.array([-1], pa.int8()), pa.int64()),
+        (pa.array([2**32 - 1], pa.uint32()), pa.array([2**64 - 1], pa.uint64()), pa.uint64()),
+        (pa.array([0.5], pa.float32()), pa.array([1e300]), pa.float64()),
+        (pa.array([b"a"]), pa.array([b"b"], pa.large_binary()), pa.large_binary()),
+        (
+            pa.array([[1]], pa.list_(pa.int8())),
+            pa.array([[2**60]], pa.large_list(pa.int64())),
+            pa.large_list(pa.int64()),
+        ),
+        (pa.array([[]], pa.list_(pa.null())), pa.array([[1, 2]]), pa.list_(pa.int64())),
+        (pa.array([["a"]]), pa.array([[]], pa.list_(pa.null())), pa.list_(pa.string())),
+    ],
+)
+def test_columns_of_two_files_get_the_type_that_holds_both(
+    tmp_path: Path, first: pa.Array, second: pa.Array, wide: pa.DataType
+) -> None:
+    pa.feather.write_feather(pa.table({"x": first}), tmp_path / "0.feather")
+    pa.feather.write_feather(pa.table({"x": second}), tmp_path / "1.feather")
+    rows = open_rows(tmp_path, cache=tmp_path / "cache")
+    assert rows.schema.field("x").type == wide
+    (batch,) = open_dataset(tmp_path, batch_size=2, shuffle=False, cache=tmp_path / "cache")
+    assert [plain(value) for value in batch["x"]] == [*first.to_pylist(), *second.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([-1]), "uint64 in the first and int64 in the second"),
+        (pa.array([[1]]), pa.array([["a"]]), "'x' is list<.*int64> .* and list<.*string>"),
+        (pa.array([1]), pa.array([0.5]), "'x' is int64 in the first and double in the second"),
+    ],
+)
+def test_columns_of_two_files_that_no_type_holds_exactly_are_named(
+    tmp_path: Path, first: pa.Array, second: pa.Array, problem: str
+) -> None:
+    pa.feather.write_feather(pa.table({"x": first}), tmp_path / "0.feather")
+    pa.feather.write_feather(pa.table({"x": second}), tmp_path / "1.feather")
+    with pytest.raises(SchemaMismatchError, match=problem):
+        open_rows(tmp_path, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("is_reversed", [True, False])
+def test_arrays_kept_as_bytes_may_be_missing_in_a_whole_file(tmp_path: Path, is_reversed: bool) -> None:
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays" / "a.npy", np.arange(6, dtype=np.int16).reshape(3, 2))
+    source = open_rows(tmp_path / "arrays", cache=tmp_path / "cache")
+    prepare(source, str(tmp_path / "made"), Plan(arrays_as_bytes=True), cache=tmp_path / "cache")
+    (made,) = (tmp_path / "made").glob("*.parquet")
+    empty = pa.table({"data": pa.nulls(2)})
+    (tmp_path / "both").mkdir()
+    made.rename(tmp_path / "both" / ("1.parquet" if is_reversed else "0.parquet"))
+    pq.write_table(empty, tmp_path / "both" / ("0.parquet" if is_reversed else "1.parquet"))
+    (batch,) = open_dataset(tmp_path / "both", batch_size=5, shuffle=False, cache=tmp_path / "cache")
+    assert batch["data"].dtype == np.int16
+    order = slice(2, 5) if is_reversed else slice(0, 3)
+    assert batch["data"][order].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert batch["data.is_null"].all(axis=1).sum() == 2
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3, 2, 0), (3, 2, 1)])
+def test_arrays_kept_as_bytes_keep_their_shape_also_without_elements(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    schema = pa.schema([tensors.field_of("x", np.dtype(np.float32), shape[1:])])
+    table = tensors.encode(Columns({"x": np.ones(shape, np.float32)}), schema)
+    pa.feather.write_feather(table, tmp_path / "a.feather")
+    found = open_rows(tmp_path, cache=tmp_path / "cache").read(0, 3)["x"]
+    assert (found.shape, found.dtype) == (shape, np.float32)
+    assert (found == 1).all()
+
+
+def test_arrays_with_holes_are_not_written_as_bytes(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    pq.write_table(pa.table({"x": pa.array([[1, None], [3, 4]], pa.list_(pa.int8(), 2))}), tmp_path / "lists/a.parquet")
+    source = open_rows(tmp_path / "lists", nulls="arrow", cache=tmp_path / "cache")
+    with pytest.raises(ValueError, match="column 'x' has values missing inside its arrays; write it as lists"):
+        prepare(source, str(tmp_path / "bytes"), Plan(arrays_as_bytes=True), cache=tmp_path / "cache")
+    prepare(source, str(tmp_path / "made"), Plan(arrays_as_bytes=False), cache=tmp_path / "cache")
+    found = open_rows(tmp_path / "made", nulls="arrow", cache=tmp_path / "cache").read(0, 2)["x"]
+    assert found.to_pylist() == [[1, None], [3, 4]]
+
+
+def test_scalars_of_numpy_in_a_tar_are_a_column_of_numbers(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(3):
+            content = io.BytesIO()
+            np.save(content, np.float32(number))
+            member = tarfile.TarInfo(f"{number}.npy")
+            member.size = len(content.getvalue())
+            archive.addfile(member, io.BytesIO(content.getvalue()))
+    found = open_rows(tmp_path, cache=tmp_path / "cache").read(0, 3)["npy"]
+    assert (found.tolist(), found.dtype) == ([0, 1, 2], np.float32)
+
+
+def test_a_format_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(UnknownDataFormatError, match=r"parkett: there is no such format; name one of .*arrow, csv"):
+        make_format("parkett")

@@ -69,3 +69,8 @@ def test_what_is_nested_without_end_is_refused() -> None:
         columns_with_missing_values(b"\x1c" * 10_000)
     with pytest.raises(ValueError, match="nested too deep"):
         columns_with_missing_values(b"\x19" * 10_000)
+
+
+def test_a_number_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="its footer has a number that is too long"):
+        columns_with_missing_values(b"\x16" + b"\xff" * 20)
