@@ -135,6 +135,14 @@ def test_rows_of_the_hub_go_to_another_process(tmp_path: Path, monkeypatch: pyte
         assert pickle.loads(data).read(1, 3)["x"].tolist() == [2, 3]
 
 
+def test_a_pattern_below_a_file_of_the_hub_matches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_files() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.files["/hub/me/set/a.jsonl"] = LINES
+        with pytest.raises(DatasetNotFoundError, match=r"set/a\.jsonl: nothing here matches \*\.jsonl"):
+            open_rows("hf://datasets/me/set/a.jsonl/*.jsonl", cache=tmp_path / "cache")
+
+
 def test_a_hub_that_cannot_be_asked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_files() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
