@@ -196,3 +196,17 @@ def test_braces_that_stand_for_too_many_paths_are_refused(monkeypatch: pytest.Mo
     assert len(expand_braces("{0..4}{a,b}")) == 10
     with pytest.raises(ValueError, match=r"'\{0..4\}\{a,b,c\}' stands for more than 10 paths; name fewer"):
         expand_braces("{0..4}{a,b,c}")
+
+
+def test_a_list_in_braces_may_be_longer_than_any_name(tmp_path: Path, cache: Cache) -> None:
+    names = [f"part-{number:04}" for number in range(60)]
+    for name in names:
+        (tmp_path / f"{name}.jsonl").write_bytes(LINES)
+    address = f"{tmp_path}/{{{','.join(names)}}}.jsonl"
+    assert open_rows(address, cache=cache).num_rows == 120
+
+
+@pytest.mark.parametrize("address", ["x" * 300, "x" * 300 + "/*.jsonl"])
+def test_a_name_that_no_file_can_have_is_named(tmp_path: Path, cache: Cache, address: str) -> None:
+    with pytest.raises(StorageError, match=r"xxx.*File name too long"):
+        open_rows(f"{tmp_path}/{address}", cache=cache)

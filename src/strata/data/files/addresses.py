@@ -51,9 +51,9 @@ def open_source(address: Address | Sequence[Any], storage: Storage | None = None
 
 def _expand(text: str, storage: Storage | None) -> list[str]:
     # A name may have braces or a tilde in it and be no pattern.
-    if storage is None and "://" not in text and not Path(text).exists():
+    if storage is None and "://" not in text and not _exists(text):
         text = str(Path(text).expanduser())
-    is_name = storage is None and "://" not in text and Path(text).exists()
+    is_name = storage is None and "://" not in text and _exists(text)
     return [text] if is_name else expand_braces(text)
 
 
@@ -77,11 +77,19 @@ def _open_one(text: str, storage: Storage | None) -> Source:
     path = unquote(urlsplit(text).path) if scheme == "file" else text
     whole = Path(path).absolute()
     # A name may have a bracket in it and be no pattern.
-    base, selection = (str(whole), "") if whole.exists() else split_pattern(str(whole))
+    base, selection = (str(whole), "") if _exists(path) else split_pattern(str(whole))
     root = Path(base)
-    if not selection and root.is_file():
+    if not selection and _exists(base) and root.is_file():
         return LocalSource(root.parent, root.name)
     return LocalSource(root, selection)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:
+        # A pattern may be longer than any name, and still stand for files.
+        return False
 
 
 def _is_stored(text: str) -> bool:

@@ -77,9 +77,9 @@ class LocalSource:
 
     def list(self) -> Sequence[FileInfo]:
         """Return the files below the directory."""
-        if not self._root.is_dir():
-            raise DatasetNotFoundError(self.url, "there is no such file or directory", hint="check the path")
         try:
+            if not self._root.is_dir():
+                raise DatasetNotFoundError(self.url, "there is no such file or directory", hint="check the path")
             alone = self._root / self.selection
             if self.selection and not has_wildcard(self.selection) and alone.is_file():
                 status = alone.stat()  # of one file in a directory of thousands
