@@ -77,6 +77,39 @@ def test_what_was_streamed_to_its_end_is_closed(cache: Cache) -> None:
     assert [stream.closed for stream in opened] == [True]
 
 
+class FailingOnce(io.BytesIO):
+    """Gives a little at a time, and fails once inside of a block."""
+
+    def __init__(self, data: bytes, *, fail_at: int) -> None:
+        super().__init__(data)
+        self.fail_at = fail_at
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.fail_at and self.tell() >= self.fail_at:
+            self.fail_at = 0
+            raise ConnectionResetError("the connection was reset")
+        return super().read(min(100_000, size if size is not None and size >= 0 else 100_000))
+
+
+def test_a_stream_that_failed_inside_of_a_block_is_not_read_on_from_there(cache: Cache) -> None:
+    opened: list[FailingOnce] = []
+
+    def open_stream() -> FailingOnce:
+        opened.append(FailingOnce(CONTENT, fail_at=0 if opened else BLOCK_BYTES + 300_000))
+        return opened[-1]
+
+    file = StreamedFile(open_stream, "a.bin", size_bytes=len(CONTENT), key=KEY, cache=cache)
+    problem = (
+        rf"a\.bin \(byte {BLOCK_BYTES} of the content or after\).*cannot be read to its end: the connection was reset"
+    )
+    with pytest.raises(CorruptFileError, match=problem):
+        file.read(2 * BLOCK_BYTES, 10)
+    assert opened[0].closed
+    assert file.read(2 * BLOCK_BYTES, 10).to_pybytes() == CONTENT[2 * BLOCK_BYTES :][:10]
+    assert file.read(0, len(CONTENT)).to_pybytes() == CONTENT
+    assert len(opened) == 2
+
+
 def test_bytes_behind_the_end_of_a_file_are_never_made_up(file: ByteFile) -> None:
     with pytest.raises(CorruptFileError, match=rf"byte {len(CONTENT)}\).*it ends there, but {len(CONTENT) + 1} bytes"):
         file.read(len(CONTENT) - 3, 4)

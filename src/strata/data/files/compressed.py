@@ -69,16 +69,25 @@ class StreamedFile:
             return found
         with self._lock:
             if self._stream is None or self._next > number:
-                if self._stream is not None:
-                    self._stream.close()
+                self._close()
                 self._stream, self._next = self._open(), 0
-            while self._next <= number:
-                offset = self._next * BLOCK_BYTES
-                data = self._pull(self._stream, min(BLOCK_BYTES, self.size_bytes - offset), offset)
-                check_end(self.name, min(offset + BLOCK_BYTES, self.size_bytes), offset + len(data))
-                self._cache.put(self._key, self._next, data)
-                self._next += 1
+            try:
+                while self._next <= number:
+                    offset = self._next * BLOCK_BYTES
+                    data = self._pull(self._stream, min(BLOCK_BYTES, self.size_bytes - offset), offset)
+                    check_end(self.name, min(offset + BLOCK_BYTES, self.size_bytes), offset + len(data))
+                    self._cache.put(self._key, self._next, data)
+                    self._next += 1
+            except BaseException:
+                # The stream stands inside of a block now, so what it gives next is not the next block.
+                self._close()
+                raise
         return data
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _pull(self, stream: Any, length: int, offset: int) -> bytes:
         """Read until the length or the end is reached; a stream gives what it has at hand, which may be less."""
