@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strata.data.formats import tensors
-from strata.data.formats.parquet_footer import columns_with_missing_values
+from strata.data.formats.parquet_footer import parse_footer
 from strata.data.formats.protocol import FileMeta, merge_declared
 from strata.data.rows.columns import Columns
 from strata.errors import CorruptFileError
@@ -36,22 +36,23 @@ class Parquet:
         """Read the footer alone."""
         opened = _open(file, verify=False)
         metadata = opened.metadata
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        rows = np.cumsum([0, *(group.num_rows for group in groups)])
-        meta = FileMeta(
-            rows=metadata.num_rows,
-            data_bytes=file.size_bytes,
-            block_rows=rows[:-1].astype(np.int64),
-            block_offsets=np.array([_offset(group) for group in groups], dtype=np.int64),
-        )
+        rows = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))])
         if rows[-1] != metadata.num_rows:
             problem = f"its row groups have {rows[-1]} rows, but its footer says {metadata.num_rows}"
             raise CorruptFileError(file.name, problem, kind=self.kind, part="footer")
         try:
-            missing = columns_with_missing_values(_footer(file))
-            return meta, _with_nulls(tensors.decoded_schema(opened.schema_arrow), missing)
+            # Not by Arrow: it ends the process where a column's statistics are damaged.
+            footer = parse_footer(_footer(file))
+            schema = _with_nulls(tensors.decoded_schema(opened.schema_arrow), footer.columns_with_missing_values)
         except (pa.ArrowException, ValueError) as error:
             raise _corrupt(file, error, "schema", None) from error
+        meta = FileMeta(
+            rows=metadata.num_rows,
+            data_bytes=file.size_bytes,
+            block_rows=rows[:-1].astype(np.int64),
+            block_offsets=np.array(footer.group_offsets, dtype=np.int64),
+        )
+        return meta, schema
 
     merge = staticmethod(merge_declared)
 
@@ -122,13 +123,6 @@ def _may_miss(field: pa.Field, missing: set[str]) -> bool:
     kind = field.type
     is_fixed = pa.types.is_fixed_size_list(kind) or pa.types.is_fixed_size_binary(kind)
     return field.name in missing or not (pa.types.is_primitive(kind) or is_fixed)
-
-
-def _offset(group: pq.RowGroupMetaData) -> int:
-    if group.num_columns == 0:
-        return 0
-    column = group.column(0)
-    return int(column.dictionary_page_offset or column.data_page_offset)
 
 
 def _corrupt(file: ByteFile, error: Exception, part: str, offset: int | None) -> CorruptFileError:

@@ -1,32 +1,48 @@
-"""Which columns of a Parquet file miss values, by its footer, read without Arrow's statistics.
+"""What the footer of a Parquet file says of its columns, read without Arrow.
 
-Arrow ends the whole process when it decodes damaged statistics, and there is no error to catch. Only the counts of
-missing values are needed, so the footer (Thrift's compact protocol) is read here, and damage is a ValueError.
+Arrow ends the whole process when it looks at a column whose statistics are damaged, and there is no error to catch. So
+the footer (Thrift's compact protocol) is read here, and damage is a ValueError.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 # Deeper than any footer; what is damaged may go on for ever.
 _MAX_DEPTH = 32
 # Field numbers of parquet.thrift: FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
 _ROW_GROUPS, _COLUMNS, _NUM_ROWS, _META_DATA, _PATH, _STATISTICS, _NULL_COUNT = 4, 1, 3, 3, 3, 12, 3
+_DATA_OFFSET, _DICTIONARY_OFFSET = 9, 11
 
 
-def columns_with_missing_values(footer: bytes) -> set[str]:
-    """Return the top-level columns that miss values in some row group, or do not say that they miss none."""
+class Footer(NamedTuple):
+    """Where each row group begins, and the top-level columns that miss values or do not say that they miss none."""
+
+    group_offsets: list[int]
+    columns_with_missing_values: set[str]
+
+
+def parse_footer(footer: bytes) -> Footer:
+    """Read the footer; one that is damaged is a ValueError, as far as that can be seen."""
     try:
-        metadata = _Compact(footer).read_struct(0)
-        return {
+        groups = _Compact(footer).read_struct(0).get(_ROW_GROUPS, ())
+        missing = {
             chunk[_META_DATA][_PATH][0].decode()
-            for group in metadata.get(_ROW_GROUPS, ())
+            for group in groups
             if group[_NUM_ROWS]
             for chunk in group[_COLUMNS]
             if chunk[_META_DATA].get(_STATISTICS, {}).get(_NULL_COUNT) != 0
         }
+        offsets = [_offset(group[_COLUMNS][0][_META_DATA]) if group[_COLUMNS] else 0 for group in groups]
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ValueError("its footer has not the fields of a Parquet file") from error
+    if not all(isinstance(offset, int) and 0 <= offset < 2**63 for offset in offsets):
+        raise ValueError("its footer names a place outside of the file")
+    return Footer(offsets, missing)
+
+
+def _offset(column: dict[int, Any]) -> Any:
+    return column.get(_DICTIONARY_OFFSET) or column[_DATA_OFFSET]
 
 
 class _Compact:

@@ -168,6 +168,16 @@ def test_a_damaged_footer_of_parquet_is_named(
         open_at(tmp_path)
 
 
+def test_a_column_whose_statistics_contradict_its_schema_does_not_end_the_process(tmp_path: Path) -> None:
+    # The column that may miss values must not any more; Arrow cannot raise what it finds when it looks at that column.
+    change = parquet(lambda footer: footer.replace(b"\x25\x02\x18\x01x", b"\x25\x00\x18\x01x"))
+    assert change != parquet(lambda footer: footer)
+    (tmp_path / "a.parquet").write_bytes(change)
+    rows = open_at(tmp_path)
+    with pytest.raises(CorruptFileError, match=r"a\.parquet \(row group 2, byte \d+\).*histogram size mismatch"):
+        rows.read(200, 300)
+
+
 class FailingOnce(io.BytesIO):
     """A file on a disk that fails once when it is told to."""
 
