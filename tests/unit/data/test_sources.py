@@ -115,6 +115,12 @@ def test_bytes_behind_the_end_of_a_file_are_never_made_up(file: ByteFile) -> Non
         file.read(len(CONTENT) - 3, 4)
 
 
+@pytest.mark.parametrize(("start", "length"), [(2 * len(CONTENT), 5), (BLOCK_BYTES, -5), (-5, 10), (5, 2**62)])
+def test_bytes_that_are_announced_and_not_there_do_no_harm(file: ByteFile, start: int, length: int) -> None:
+    file.will_need(start, length)
+    assert file.read(7, 3).to_pybytes() == CONTENT[7:10]
+
+
 def test_arrow_and_zipfile_get_a_file_that_they_can_move_in(file: ByteFile) -> None:
     native = file.native()
     assert native.readable()

@@ -76,8 +76,8 @@ class LocalFile:
         return self._buffer.slice(start, length)
 
     def will_need(self, start: int, length: int) -> None:
-        """Let the kernel read ahead, over all of this at once."""
-        if self._map is not None and length:
+        """Let the kernel read ahead, over all of this at once; a damaged index may name what is not there."""
+        if self._map is not None and length > 0 and 0 <= start < self.size_bytes:
             aligned = start - start % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_WILLNEED, aligned, min(start + length, self.size_bytes) - aligned)
 

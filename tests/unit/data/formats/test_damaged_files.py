@@ -168,6 +168,16 @@ def test_a_damaged_footer_of_parquet_is_named(
         open_at(tmp_path)
 
 
+def test_a_row_group_that_lies_outside_of_its_file_is_named_when_it_is_read(tmp_path: Path) -> None:
+    # The place of the first page is 4, written as 8.
+    data = parquet(lambda footer: footer.replace(b"\x26\x08", b"\x26\xfe\xff\x7f", 1))
+    (tmp_path / "a.parquet").write_bytes(data)
+    rows = open_at(tmp_path)
+    assert rows.read(100, 500)["x"].tolist() == list(range(100, 500))
+    with pytest.raises(CorruptFileError, match=r"a\.parquet \(row group 0, byte 1048575\)"):
+        rows.read(0, 1)
+
+
 def test_a_column_whose_statistics_contradict_its_schema_does_not_end_the_process(tmp_path: Path) -> None:
     # The column that may miss values must not any more; Arrow cannot raise what it finds when it looks at that column.
     change = parquet(lambda footer: footer.replace(b"\x25\x02\x18\x01x", b"\x25\x00\x18\x01x"))
