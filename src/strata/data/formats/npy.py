@@ -56,6 +56,8 @@ def parse_header(data: bytes) -> Header:
         dtype, fortran = _dtype(found[1].decode("latin-1")), found[2] == b"True"
     else:
         dtype, shape, fortran = _parse_any(data[:offset], data[6])
+    if any(size < 0 for size in shape):
+        raise ValueError(f"its shape {shape} has a size below zero")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are pickles and are never loaded")
     return Header(dtype, shape, fortran and len(shape) > 1, offset)

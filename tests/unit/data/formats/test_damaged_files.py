@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -231,8 +232,8 @@ def npy(array: Any, *, rows: int | None = None) -> bytes:
     return data if rows is None else data.replace(b"(%d," % len(array), b"(%d," % rows)
 
 
-def header(descr: str) -> bytes:
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (3,), }}\n".encode("latin-1")
+def header(descr: str, shape: str = "(3,)") -> bytes:
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode("latin-1")
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
@@ -240,6 +241,13 @@ def header(descr: str) -> bytes:
 def test_a_type_of_numpy_that_is_none_is_a_value_error(descr: str) -> None:
     with pytest.raises(ValueError, match=r"its type .* cannot be read"):
         parse_header(header(descr))
+
+
+@pytest.mark.parametrize("shape", ["(-3,)", "(3, -2)"])
+def test_a_shape_with_a_size_below_zero_is_named(tmp_path: Path, shape: str) -> None:
+    (tmp_path / "a.npy").write_bytes(header("<i4", shape) + bytes(100))
+    with pytest.raises(CorruptFileError, match=rf"a\.npy .*its shape {re.escape(shape)} has a size below zero"):
+        open_at(tmp_path)
 
 
 def test_an_array_that_ends_inside_its_data_is_a_value_error() -> None:
