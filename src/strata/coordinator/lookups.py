@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
 from strata.cluster import Cluster
+from strata.cluster.job import Job
 from strata.cluster.ledger.deals import LARGE_SHARDS
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.flow import MAX_ANSWER_BYTES
@@ -19,7 +21,8 @@ from strata.wire._generated import coordinator_pb2 as pb
 MAX_KEPT_BYTES = 32 << 20
 # So many shards are encoded at a time: a few megabytes of scratch memory, however many there are.
 SLICE_SHARDS = 1 << 14
-_Key = tuple[int, str, str, str, int]
+# The job itself, and not its name: one that is removed and made again counts its generations from 1 again.
+_Key = tuple[ref[Job], int, str, str, int]
 Tell = Callable[[bytes | StrataError], None]
 
 
@@ -94,8 +97,7 @@ class ShardLookups:
         job_id = question.job_id or "default"
         if cluster is not self._cluster or not question.worker_id or job_id not in cluster:
             return None
-        generation = cluster.job(job_id).membership.generation
-        return self._kept.get((generation, job_id, question.dataset_id, question.worker_id, question.epoch))
+        return self._kept.get(_key(cluster.job(job_id), question, question.worker_id))
 
     def _encode(self, dispatcher: Dispatcher, lookup: Lookup, tell: Tell) -> None:
         """Encode a large answer in a thread, once for all who wait for it."""
@@ -123,7 +125,7 @@ class ShardLookups:
         if not question.worker_id and not 0 <= question.rank < len(workers):
             raise UnknownWorkerError(f"rank {question.rank}", known=workers)
         worker_id = question.worker_id or workers[question.rank]
-        key = job.membership.generation, job.job_id, question.dataset_id, worker_id, question.epoch
+        key = _key(job, question, worker_id)
         answer = self._kept.get(key)
         if answer is not None:
             return answer
@@ -142,6 +144,10 @@ class ShardLookups:
         if len(answer) <= MAX_KEPT_BYTES and key not in self._kept:
             self._kept[key] = answer
             self._kept_bytes += len(answer)
+
+
+def _key(job: Job, question: pb.GetDataShard, worker_id: str) -> _Key:
+    return ref(job), job.membership.generation, question.dataset_id, worker_id, question.epoch
 
 
 def _encode_rows(*columns: npt.NDArray[np.int64]) -> bytes:
