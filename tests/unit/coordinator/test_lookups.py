@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from strata.clock import SystemClock
 from strata.cluster import Limits
 from strata.cluster import commands as c
+from strata.coordinator import lookups as module
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.journal import MemoryJournal
-from strata.coordinator.lookups import ShardLookups
-from strata.errors import StrataError
+from strata.coordinator.lookups import Lookup, ShardLookups
+from strata.errors import BadCommandError, QuotaExceededError, StrataError, UnknownWorkerError
 from strata.sharding import DataOrder
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.pace import stretch
@@ -52,6 +54,13 @@ async def asked() -> AsyncIterator[Asked]:
     await made.dispatcher.heavy.close()
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every dataset be one that is dealt and looked up in a thread."""
+    monkeypatch.setattr("strata.cluster.ledger.ledger.LARGE_SHARDS", 1)
+    monkeypatch.setattr(module, "LARGE_SHARDS", 1)
+
+
 async def test_a_job_that_was_removed_and_made_again_is_not_answered_with_the_shards_of_the_old_one(
     asked: Asked,
 ) -> None:
@@ -64,3 +73,112 @@ async def test_a_job_that_was_removed_and_made_again_is_not_answered_with_the_sh
     after = await asked.ask(worker_id="a")
     assert isinstance(after, pb.DataShards)
     assert len(after.shards) == after.total_shards == 30
+
+
+async def test_a_worker_can_be_named_by_its_rank_and_one_that_there_is_not_is_refused(asked: Asked) -> None:
+    assert await asked.ask(rank=0) == await asked.ask(worker_id="a")
+    for rank in (-1, 1):
+        refused = await asked.ask(rank=rank)
+        assert isinstance(refused, UnknownWorkerError)
+        assert str(refused) == f"worker 'rank {rank}' is not registered; there are a"
+
+
+@pytest.mark.usefixtures("large")
+async def test_a_large_dataset_is_answered_from_a_thread_as_a_small_one_is(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = await asked.ask(worker_id="a")
+    monkeypatch.setattr(module, "LARGE_SHARDS", 1_000)
+    asked.lookups = ShardLookups()
+    assert await asked.ask(worker_id="a") == large
+
+
+@pytest.mark.usefixtures("large")
+async def test_those_who_ask_for_the_same_large_answer_at_once_wait_for_one_encoding(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[Lookup] = []
+    begun, may_encode = threading.Event(), threading.Event()
+    encode = Lookup.encode
+
+    def encode_slowly(lookup: Lookup) -> bytes:
+        encoded.append(lookup)
+        begun.set()
+        assert may_encode.wait(stretch(20))
+        return encode(lookup)
+
+    monkeypatch.setattr(Lookup, "encode", encode_slowly)
+    # The first one has its shards dealt; the others find them dealt, and the encoding under way.
+    several = [asked.begin(worker_id="a") for _ in range(3)]
+    async with asyncio.timeout(stretch(20)):
+        assert await asyncio.to_thread(begun.wait, stretch(20))
+        several += [asked.begin(worker_id="a") for _ in range(3)]
+        may_encode.set()
+        answers = set(await asyncio.gather(*several))
+    assert len(answers) == 1
+    assert len(encoded) == 1
+    # And whoever asks later gets the same without any work.
+    assert asked.begin(worker_id="a").result() in answers
+
+
+@pytest.mark.usefixtures("large")
+async def test_nothing_is_worked_out_for_a_client_that_is_gone(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Lookup] = []
+    monkeypatch.setattr(Lookup, "encode", encoded.append)
+    gone = asked.begin(worker_id="a")
+    asked.is_wanted = False
+    async with asyncio.timeout(stretch(20)):
+        # Behind what the question began: one piece of work is done at a time.
+        await asked.dispatcher.heavy.run(lambda: None)
+        await asyncio.sleep(0)
+        # The shards are dealt by now, and it is gone before they are encoded.
+        asked.begin(worker_id="a")
+        await asked.dispatcher.heavy.run(lambda: None)
+    assert encoded == []
+    assert not gone.done()
+
+
+@pytest.mark.usefixtures("large")
+async def test_an_answer_that_no_client_would_take_is_refused_and_says_what_to_use(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 20)
+    refused = await asked.ask(worker_id="a")
+    assert isinstance(refused, QuotaExceededError)
+    assert "20 bytes in one answer about 10 shards, which LeaseShards gives in pieces" in str(refused)
+
+
+@pytest.mark.usefixtures("large")
+async def test_an_epoch_that_there_is_not_is_a_bad_command_also_for_a_large_dataset(asked: Asked) -> None:
+    refused = await asked.ask(worker_id="a", epoch=-1)
+    assert isinstance(refused, BadCommandError)
+    assert "epoch is -1; use 0 or more" in str(refused)
+
+
+@pytest.mark.usefixtures("large")
+async def test_a_dataset_that_cannot_be_dealt_refuses_lookups_and_leases_with_the_reason(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("more shards than can be dealt")
+
+    monkeypatch.setattr("strata.cluster.ledger.deals.assign", refuse)
+    lease = c.LeaseShards(worker_id="a", incarnation="1", generation=1, dataset_id="d", epoch=0, sequence=1)
+    refused = await asked.ask(worker_id="a")
+    assert isinstance(refused, BadCommandError)
+    assert "more shards than can be dealt" in str(refused)
+    with pytest.raises(BadCommandError, match="more shards than can be dealt"):
+        await asked.dispatcher.ask(lease)
+
+
+async def test_what_is_kept_of_answers_is_bounded(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    await asked.ask(worker_id="a")
+    size_bytes = asked.lookups._kept_bytes
+    monkeypatch.setattr(module, "MAX_KEPT_BYTES", 3 * size_bytes)
+    expected = [await asked.ask(worker_id="a", epoch=epoch) for epoch in range(10)]
+    assert asked.lookups._kept_bytes == sum(map(len, asked.lookups._kept.values())) <= 3 * size_bytes
+    assert [await asked.ask(worker_id="a", epoch=epoch) for epoch in range(10)] == expected
+    monkeypatch.setattr(module, "MAX_KEPT_BYTES", size_bytes - 1)
+    # One that is larger than all that may be kept is told all the same.
+    assert await asked.ask(worker_id="a", epoch=11) is not None
+    assert asked.lookups._kept == {}
