@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from strata.clock import ManualClock, SystemClock
 from strata.cluster import Cluster, Limits
@@ -17,17 +20,25 @@ from strata.cluster.events import Cause, Effect, GenerationChanged
 from strata.cluster.replies import HeartbeatReply, Registered, ShardLease
 from strata.coordinator import dispatcher as module
 from strata.coordinator.dispatcher import Dispatcher
-from strata.coordinator.journal import MemoryJournal, compaction
+from strata.coordinator.journal import Entry, MemoryJournal, compaction
 from strata.coordinator.logs import JsonFormatter, TextFormatter
+from strata.coordinator.replication.leadership import Leader, Leadership
 from strata.coordinator.sharing.turns import Turns
 from strata.coordinator.status import FollowedEvents
+from strata.coordinator.telemetry.feed import Feed
+from strata.coordinator.telemetry.job_traces import JobsTraces
 from strata.errors import (
     BadCommandError,
+    CoordinatorLostError,
     JournalUnavailableError,
+    NotLeaderError,
     StaleGenerationError,
     StaleIncarnationError,
+    StrataError,
 )
 from strata.sharding import DataOrder
+from strata.tracing.open_telemetry import OpenTelemetryTracing
+from strata.tracing.trace_names import TRACES_KEY, derive_ids, recovery_trace
 from tests.testbed.pace import stretch
 from tests.testbed.slow_journal import SlowJournal
 
@@ -380,3 +391,255 @@ async def test_a_deal_of_a_generation_that_ended_meanwhile_is_not_used(monkeypat
     again, _ = start(journal)
     assert again.cluster.snapshot() == dispatcher.cluster.snapshot()
     await dispatcher.heavy.close()
+
+
+class RefusingJournal(MemoryJournal):
+    """A journal that refuses to be written, and to be read, with the errors that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_write: StrataError | None = None
+        self.on_load: StrataError | None = None
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        if self.on_write is not None:
+            raise self.on_write
+        super().append(entries)
+
+    def snapshot(self, state: bytes) -> None:
+        self.append([])
+        super().snapshot(state)
+
+    def load(self) -> tuple[bytes | None, list[Entry]]:
+        if self.on_load is not None:
+            raise self.on_load
+        return super().load()
+
+
+class Leading:
+    """A dispatcher that leads its replicas, and a journal that can refuse."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.leadership = Leadership(self.clock)
+        self.leadership.lead(Leader("a:1", term=5), until_s=float("inf"))
+        self.deposed = asyncio.Event()
+        self.leadership.on_step_down = self.deposed.set
+        self.journal = RefusingJournal()
+        self.feed = Feed()
+        self.dispatcher = Dispatcher(
+            self.journal,
+            limits=Limits(lease_s=5.0),
+            clock=self.clock,
+            deliver=lambda _: None,
+            feed=self.feed,
+            leadership=self.leadership,
+        )
+
+
+def is_probing() -> bool:
+    return any(task.get_name() == "journal probe" and not task.done() for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize(
+    "refusal", [NotLeaderError("", term=5), CoordinatorLostError("etcd://a", waited_s=1.0)], ids=["deposed", "lost"]
+)
+async def test_a_write_that_another_leader_prevented_ends_the_leadership_and_forgets_what_was_applied(
+    refusal: StrataError, caplog: pytest.LogCaptureFixture
+) -> None:
+    leading = Leading()
+    await leading.dispatcher.ask(register("a"))
+    leading.journal.on_write = refusal
+    asked = asyncio.create_task(leading.dispatcher.ask(register("b")))
+    await asyncio.sleep(0)
+    looked = asyncio.create_task(leading.dispatcher.ask_state(workers_of))
+    with pytest.raises(type(refusal)) as caught:
+        await asked
+    assert caught.value is refusal
+    # A question that rested on it is not answered with it either.
+    with pytest.raises(NotLeaderError, match="no leader is known"):
+        await looked
+    assert f"this coordinator is no longer the leader: {refusal}" in caplog.text
+    assert leading.deposed.is_set()
+    assert leading.dispatcher.cluster.jobs() == Cluster().jobs()
+    with pytest.raises(NotLeaderError):
+        await leading.dispatcher.ask(beat("a"))
+    assert not is_probing()
+
+
+async def test_a_leader_whose_journal_was_closed_as_it_refused_answers_and_steps_down() -> None:
+    """Another one leads: what the journal holds cannot be read, and whoever waits is answered all the same."""
+    leading = Leading()
+    await leading.dispatcher.ask(register("a"))
+    leading.journal.on_write = JournalUnavailableError("/state", "disk is full")
+    leading.journal.on_load = JournalUnavailableError("/state", "it was closed")
+    with pytest.raises(JournalUnavailableError, match="disk is full"):
+        await leading.dispatcher.ask(register("b"))
+    assert leading.deposed.is_set()
+    assert leading.dispatcher.cluster.jobs() == Cluster().jobs()
+    with pytest.raises(NotLeaderError):
+        await leading.dispatcher.ask(register("b"))
+    assert not is_probing()
+
+
+async def test_durable_work_is_refused_with_what_the_journal_said_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROBE_S", 0.0)
+    leading = Leading()
+    leading.journal.on_write = JournalUnavailableError("/state", "disk is full")
+    with pytest.raises(JournalUnavailableError, match="disk is full"):
+        await leading.dispatcher.ask(register("a"))
+    leading.journal.on_write = again = JournalUnavailableError("/state", "it is read-only")
+    async with asyncio.timeout(stretch(20)):
+        while leading.dispatcher.refusal is not again:
+            await asyncio.to_thread(lambda: None)
+    with pytest.raises(JournalUnavailableError, match="it is read-only"):
+        await leading.dispatcher.ask(register("a"))
+    await leading.dispatcher.stand_by()
+
+
+async def test_a_journal_that_is_another_leaders_when_it_is_probed_ends_the_leadership(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PROBE_S", 0.0)
+    leading = Leading()
+    leading.journal.on_write = JournalUnavailableError("/state", "disk is full")
+    with pytest.raises(JournalUnavailableError):
+        await leading.dispatcher.ask(register("a"))
+    leading.journal.on_write = NotLeaderError("", term=5)
+    async with asyncio.timeout(stretch(20)):
+        await leading.deposed.wait()
+    with pytest.raises(NotLeaderError):
+        await leading.dispatcher.ask(register("a"))
+    await asyncio.sleep(0)
+    assert not is_probing()
+
+
+async def test_a_coordinator_that_stands_by_forgets_everything_and_asks_its_old_journal_no_more() -> None:
+    leading = Leading()
+    await leading.dispatcher.ask(register("a"))
+    leading.journal.on_write = JournalUnavailableError("/state", "disk is full")
+    with pytest.raises(JournalUnavailableError):
+        await leading.dispatcher.ask(register("b"))
+    assert is_probing()
+    changes = leading.feed.changes
+    leading.leadership.follow(Leader("b:1", term=6))
+    await leading.dispatcher.stand_by()
+    await asyncio.sleep(0)
+    assert not is_probing()
+    assert leading.dispatcher.refusal is None
+    assert leading.dispatcher.cluster.jobs() == Cluster().jobs()
+    assert leading.feed.changes == changes + 1, "whoever shows the cluster sees that it has changed"
+
+
+async def test_a_coordinator_that_ends_answers_what_waits_for_the_disk_however_often_it_is_told_to_end() -> None:
+    journal = SlowJournal()
+    dispatcher, _ = start(journal)
+    running = asyncio.create_task(dispatcher.run())
+    journal.gate.clear()
+    asked = asyncio.create_task(dispatcher.ask(register("a")))
+    for _ in range(3):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running.cancel()
+    assert not asked.done()
+    journal.gate.set()
+    await asyncio.gather(running, return_exceptions=True)
+    assert isinstance(asked.result(), Registered)
+    assert len(journal.load()[1]) == 1
+
+
+async def test_a_coordinator_that_ends_drops_heavy_work_and_does_not_wait_for_it() -> None:
+    dispatcher, _ = start(MemoryJournal())
+    running = asyncio.create_task(dispatcher.run())
+    begun, go_on = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    def work() -> bool:
+        begun.set()
+        return go_on.wait(stretch(20))
+
+    try:
+        for _ in range(2):
+            dispatcher.heavy.start(work, told.append)
+        assert await asyncio.to_thread(begun.wait, stretch(20))
+        running.cancel()
+        async with asyncio.timeout(stretch(10)):
+            await asyncio.gather(running, return_exceptions=True)
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
+    assert told == []
+
+
+async def test_a_coordinator_that_ends_probes_its_journal_no_more() -> None:
+    leading = Leading()
+    running = asyncio.create_task(leading.dispatcher.run())
+    leading.journal.on_write = JournalUnavailableError("/state", "disk is full")
+    with pytest.raises(JournalUnavailableError):
+        await leading.dispatcher.ask(register("a"))
+    assert is_probing()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert not is_probing()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_timeouts_that_cannot_be_applied_are_logged_by_a_leader_and_no_matter_of_a_standby(
+    leads: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.0)
+    leading = Leading()
+    await leading.dispatcher.ask(register("a"))
+    leading.journal.on_write = JournalUnavailableError("/state", "disk is full")
+    with pytest.raises(JournalUnavailableError):
+        await leading.dispatcher.ask(register("b"))
+    if not leads:
+        leading.leadership.follow(Leader("b:1", term=6))
+    running = asyncio.create_task(leading.dispatcher.run())
+    for _ in range(20):
+        leading.clock.advance(1.0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    is_logged = "timeouts that are due cannot be applied: the journal /state cannot be written" in caplog.text
+    assert is_logged == leads, caplog.text
+
+
+async def test_what_happens_in_a_job_that_traces_is_recorded_and_logged_within_its_trace() -> None:
+    exporter = InMemorySpanExporter()
+    tracing = OpenTelemetryTracing([exporter], {})
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("strata.events")
+    logger.addHandler(handler)
+    try:
+        dispatcher = Dispatcher(
+            MemoryJournal(),
+            limits=Limits(),
+            clock=SystemClock(),
+            deliver=lambda _: None,
+            traces=JobsTraces(tracing),
+        )
+        await dispatcher.ask(register("a"))
+        await dispatcher.ask(c.SetKey(key=TRACES_KEY, value=b"seed", token=0, writer="a"))
+        await dispatcher.ask(c.FailWorkers(workers=(("a", "1"),), reason="silent", cause=Cause.HUNG))
+    finally:
+        logger.removeHandler(handler)
+        tracing.close()
+    trace_id = f"{derive_ids('seed', recovery_trace(2)).trace_id:032x}"
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, f"{span.get_span_context().trace_id:032x}") == ("detect", trace_id)
+    failed = json.loads(lines.getvalue().splitlines()[-1])
+    assert (failed["event"], failed["cause"], failed["trace_id"]) == ("generation changed", "hung", trace_id)
+
+
+def test_a_json_line_of_the_log_holds_the_exception() -> None:
+    error = OSError("disk is full")
+    record = logging.LogRecord("x", logging.ERROR, "", 0, "it cannot be written", (), (OSError, error, None))
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["level"], line["message"]) == ("ERROR", "it cannot be written")
+    assert line["exception"] == "OSError: disk is full"
+    assert "trace_id" not in line
