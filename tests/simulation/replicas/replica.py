@@ -142,7 +142,8 @@ class Replica(ReplicaProcess):
                 election.won(term.fence)
 
     def _step(self) -> Step:
-        return self._election.step(self._world.now_s, may_lead=self._follower.is_warm)
+        may_lead = self._follower.is_warm and self._journal is None
+        return self._election.step(self._world.now_s, may_lead=may_lead)
 
     def _look(self) -> None:
         keys = self._ballot.keys

@@ -115,11 +115,6 @@ class Elector:
         self._trouble = _Trouble(after_s=lease_s)
         leadership.on_step_down = self._note_refusal
 
-    @property
-    def role(self) -> Role:
-        """What this replica is now."""
-        return self._election.role
-
     def start(self) -> None:
         """Begin to follow and to campaign."""
         self._running = self._loop.create_task(self._run(), name="election")
@@ -177,7 +172,9 @@ class Elector:
                 election.won(term.fence)
 
     def _step(self) -> Step:
-        return self._election.step(self._clock.monotonic_s(), may_lead=self._follower.is_warm)
+        # Who still serves a term that was lost ends it first: its journal and its cluster are not those of the next.
+        may_lead = self._follower.is_warm and self._journal is None
+        return self._election.step(self._clock.monotonic_s(), may_lead=may_lead)
 
     async def _renew(self) -> None:
         lease, sent_s = self._election.lease, self._clock.monotonic_s()

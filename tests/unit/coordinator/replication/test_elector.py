@@ -1,0 +1,307 @@
+"""An elector leads with all that the journal holds, stands by when it may not, and tells what is in its way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from strata.clock import ManualClock
+from strata.cluster import Limits
+from strata.cluster import commands as c
+from strata.coordinator.dispatcher import Dispatcher
+from strata.coordinator.journal import Entry, MemoryJournal
+from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal
+from strata.coordinator.journal.etcd.records import FORMAT, Keys
+from strata.coordinator.replication.elector import Elector
+from strata.coordinator.replication.follower import Warm
+from strata.coordinator.replication.leadership import Leadership
+from strata.errors import NotLeaderError
+from strata.wire._generated import journal_pb2 as jp
+from tests.testbed.ha.etcd import lead, resign
+from tests.testbed.network.model_etcd import Fault, ModelEtcd, serving_model
+from tests.testbed.pace import stretch
+from tests.testbed.waiting import wait_until
+
+# So long that nothing ends and nothing is due while a test runs: what happens is what the test does.
+LEASE_S = 600
+KEYS = Keys("strata")
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader"
+
+
+class Replica:
+    """A coordinator without sockets of its own, and its elector."""
+
+    def __init__(self, etcd: ModelEtcd) -> None:
+        self.clock = ManualClock()
+        self.leadership = Leadership(self.clock)
+        self.dispatcher = Dispatcher(
+            MemoryJournal(), limits=Limits(), clock=self.clock, deliver=lambda _: None, leadership=self.leadership
+        )
+        self.elector = Elector(
+            etcd.target,
+            jp.Replica(grpc="a:1", http="http://a:2"),
+            leadership=self.leadership,
+            limits=Limits(),
+            clock=self.clock,
+            lease_s=LEASE_S,
+            lead=self._lead,
+            stand_by=self.dispatcher.stand_by,
+        )
+        self.terms = 0
+        self._has_ended = False
+        self._loop = asyncio.get_running_loop()
+
+    async def _lead(self, journal: EtcdJournal, warm: Warm) -> None:
+        self.dispatcher.lead(journal, warm.cluster, last_s=warm.last_s, since_snapshot=warm.since_snapshot)
+        self.terms += 1
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Let the elector do its rounds, one after the other, until something holds."""
+
+        def look() -> bool:
+            self._loop.call_soon_threadsafe(self.elector._wake.set)
+            return holds()
+
+        await asyncio.to_thread(wait_until, look, what)
+
+    async def end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            await self.elector.close()
+
+    async def until_leading(self) -> None:
+        await self.until(lambda: self.leadership.is_leader, "the leadership")
+
+    async def register(self, worker: str) -> None:
+        await self.dispatcher.ask(c.RegisterWorker(worker_id=worker, incarnation="1"))
+
+    def workers(self) -> tuple[str, ...]:
+        return self.dispatcher.cluster.job("default").membership.ids()
+
+
+@pytest.fixture
+def etcd() -> Iterator[ModelEtcd]:
+    with serving_model() as made:
+        yield made
+
+
+@asynccontextmanager
+async def electing(etcd: ModelEtcd) -> AsyncIterator[Replica]:
+    replica = Replica(etcd)
+    replica.elector.start()
+    try:
+        yield replica
+    finally:
+        await replica.end()
+
+
+def entry(worker: str) -> Entry:
+    return Entry(c.RegisterWorker(worker_id=worker, incarnation="1"), 1.0)
+
+
+class Hold:
+    """Holds back the reading of entries, which a coordinator that has won does before it leads."""
+
+    def __init__(self, etcd: ModelEtcd) -> None:
+        self.is_held = threading.Event()
+        self._go_on = threading.Event()
+        etcd.fault = self._look
+
+    def release(self) -> None:
+        self._go_on.set()
+
+    def _look(self, name: str, request: Any) -> Fault:
+        if name == "Range" and request.key.startswith(KEYS.batches):
+            self.is_held.set()
+            assert self._go_on.wait(stretch(30))
+        return None
+
+
+async def test_a_leader_whose_write_etcd_refuses_stands_by_and_can_lead_again_with_what_is_durable(
+    etcd: ModelEtcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+        await replica.register("durable")
+        etcd.delete(KEYS.leader)
+        # No round of the election tells it: the refused write does.
+        with pytest.raises(NotLeaderError):
+            await replica.register("lost")
+        await replica.until(lambda: replica.terms == 2, "the next leadership")
+        await replica.until_leading()
+        assert replica.leadership.leader.term == 2
+        assert replica.workers() == ("durable",)
+        assert caplog.text.count("this coordinator has lost the leadership and is now a standby") == 1
+    assert etcd.find(KEYS.all).keys() & {KEYS.leader} == set(), "whoever ends resigns"
+
+
+async def test_a_trouble_with_etcd_is_told_once_when_it_has_lasted_and_when_it_is_over(
+    etcd: ModelEtcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    etcd.fault = lambda *_: UNAVAILABLE
+    told = "this coordinator cannot lead, nor follow a leader; it goes on trying: UNAVAILABLE: etcdserver: no leader"
+    async with electing(etcd) as replica:
+        reason = "the journal has not been read yet: UNAVAILABLE: etcdserver: no leader"
+        await replica.until(lambda: replica.leadership.problem == reason, "the reason")
+        assert told not in caplog.text
+        replica.clock.advance(LEASE_S)
+        await replica.until(lambda: told in caplog.text, "the trouble")
+        rounds: list[str] = []
+
+        def count(name: str, _: object) -> Fault:
+            if name == "LeaseGrant":
+                rounds.append(name)
+            return UNAVAILABLE
+
+        etcd.fault = count
+        await replica.until(lambda: len(rounds) > 2, "more rounds")
+        assert caplog.text.count(told) == 1
+        etcd.fault = lambda *_: None
+        await replica.until(lambda: "etcd answers" in caplog.text, "the end of the trouble")
+        await replica.until_leading()
+        assert caplog.text.count("etcd answers") == 1
+
+
+async def test_a_trouble_that_does_not_last_is_not_told(etcd: ModelEtcd, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    refused: list[str] = []
+
+    def refuse_once(name: str, _: object) -> Fault:
+        if name == "LeaseGrant" and not refused:
+            refused.append(name)
+            return UNAVAILABLE
+        return None
+
+    etcd.fault = refuse_once
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+    assert refused
+    assert "it goes on trying" not in caplog.text
+    assert "etcd answers" not in caplog.text
+
+
+async def test_a_journal_of_a_newer_version_is_not_led_and_the_reason_is_told(
+    etcd: ModelEtcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = lead(etcd.target)
+    # It does not see what happens next, so it campaigns when nobody leads.
+    etcd.is_watch_silent = True
+    async with electing(etcd) as replica:
+        await replica.until(lambda: replica.leadership.leader.grpc == "127.0.0.1:1", "the other leader")
+        await replica.until(lambda: len(etcd.watches) == 1, "the watch")
+        etcd.put(KEYS.head, jp.Head(version=FORMAT + 1).SerializeToString())
+        resign(other)
+        await asyncio.to_thread(other.close)
+        replica.clock.advance(LEASE_S)
+        await replica.until(lambda: bool(replica.elector._trouble.problem), "the trouble")
+        replica.clock.advance(LEASE_S)
+        told = "this coordinator cannot lead, nor follow a leader; it goes on trying: "
+        await replica.until(lambda: told in caplog.text, "what is in its way")
+        assert f"its format is version {FORMAT + 1}" in caplog.text.partition(told)[2]
+        assert not replica.leadership.is_leader
+        assert KEYS.leader not in etcd.find(KEYS.all)
+
+
+async def test_a_standby_whose_watch_goes_silent_watches_again_and_catches_up(etcd: ModelEtcd) -> None:
+    other = lead(etcd.target)
+    etcd.is_watch_silent = True
+    async with electing(etcd) as replica:
+        await replica.until(lambda: len(etcd.watches) == 1, "the watch")
+        etcd.is_watch_silent = False
+        await asyncio.to_thread(other.append, [entry("a"), entry("b")])
+        await replica.until(lambda: replica.leadership.applied == 2, "the entries")
+        assert len(etcd.watches) == 2
+    await asyncio.to_thread(other.close)
+
+
+async def test_a_coordinator_that_wins_and_cannot_read_the_journal_resigns_and_does_not_lead(
+    etcd: ModelEtcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = lead(etcd.target)
+    etcd.is_watch_silent = True
+    async with electing(etcd) as replica:
+        await replica.until(lambda: len(etcd.watches) == 1, "the watch")
+        await asyncio.to_thread(other.append, [entry("a")])
+        etcd.delete(KEYS.batch(1, 0))
+        resign(other)
+        await asyncio.to_thread(other.close)
+        resigned = "this coordinator won the election and cannot read the journal; it resigns"
+        await replica.until(lambda: resigned in caplog.text, "the resignation")
+        await replica.until(lambda: "entry 1 is missing or damaged" in replica.leadership.problem, "the reason")
+        assert replica.terms == 0
+        assert not replica.leadership.is_leader
+        assert KEYS.leader not in etcd.find(KEYS.all)
+        assert caplog.text.count(resigned) == 1, "it does not campaign again with a journal that it cannot read"
+
+
+async def test_a_coordinator_that_wins_while_etcd_is_too_busy_to_be_read_leads_later(
+    etcd: ModelEtcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = lead(etcd.target)
+    journal.append([entry("a")])
+    async with electing(etcd) as replica:
+        await replica.until(lambda: replica.leadership.applied == 1, "the entry")
+        refused: list[str] = []
+
+        def refuse_entries_once(name: str, request: Any) -> Fault:
+            if name == "Range" and request.key.startswith(KEYS.batches) and not refused:
+                refused.append(name)
+                return grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests"
+            return None
+
+        etcd.fault = refuse_entries_once
+        resign(journal)
+        await asyncio.to_thread(journal.close)
+        await replica.until_leading()
+        assert replica.workers() == ("a",)
+        assert replica.terms == 1
+    assert "cannot read the journal; it resigns" in caplog.text
+
+
+async def test_a_coordinator_whose_lease_ends_while_it_takes_over_does_not_lead_with_it(etcd: ModelEtcd) -> None:
+    journal = lead(etcd.target)
+    journal.append([entry("a")])
+    async with electing(etcd) as replica:
+        await replica.until(lambda: replica.leadership.applied == 1, "the entry")
+        hold = Hold(etcd)
+        resign(journal)
+        await asyncio.to_thread(journal.close)
+        await replica.until(hold.is_held.is_set, "the take-over")
+        won = etcd.find(KEYS.meta)[KEYS.leader]
+        assert won.lease
+        etcd.end_lease(won.lease)
+        await replica.until(lambda: replica.elector._election.lease not in (0, won.lease), "another lease")
+        assert replica.terms == 0
+        hold.release()
+        await replica.until_leading()
+        # It led once: with the lease that it has.
+        assert replica.terms == 1
+        assert replica.leadership.leader.term == 3
+        assert etcd.find(KEYS.meta)[KEYS.leader].lease != won.lease
+
+
+async def test_a_coordinator_that_ends_while_it_takes_over_lets_go_of_the_leadership(etcd: ModelEtcd) -> None:
+    journal = lead(etcd.target)
+    journal.append([entry("a")])
+    async with electing(etcd) as replica:
+        await replica.until(lambda: replica.leadership.applied == 1, "the entry")
+        hold = Hold(etcd)
+        resign(journal)
+        await asyncio.to_thread(journal.close)
+        await replica.until(hold.is_held.is_set, "the take-over")
+        closing = asyncio.create_task(replica.end())
+        await asyncio.sleep(0)
+        hold.release()
+        await closing
+        assert replica.terms == 0
+        assert not replica.leadership.is_leader
+        left = etcd.find(KEYS.all)
+        assert [key for key, kv in left.items() if kv.lease] == [], "another one can lead at once"
