@@ -151,8 +151,10 @@ class Elector:
             except JournalDamagedError as error:
                 self._trouble.goes_on(str(error), self._clock.monotonic_s())
             await self._carry_out()
+            # Not wait_for, which drops a cancellation that comes together with the wake in Python 3.11.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
 
     async def _beat(self) -> None:
         """Renew the lease, look who leads, and campaign if nobody does."""

@@ -305,3 +305,17 @@ async def test_a_coordinator_that_ends_while_it_takes_over_lets_go_of_the_leader
         assert not replica.leadership.is_leader
         left = etcd.find(KEYS.all)
         assert [key for key, kv in left.items() if kv.lease] == [], "another one can lead at once"
+
+
+@pytest.mark.parametrize("turns", range(3))
+async def test_a_coordinator_that_is_told_to_end_as_it_is_woken_ends(etcd: ModelEtcd, turns: int) -> None:
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+        wake = replica.elector._wake
+        await asyncio.to_thread(wait_until, lambda: bool(wake._waiters), "the rest after the last round")
+        wake.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(stretch(20)):
+            await replica.end()
+    assert [key for key, kv in etcd.find(KEYS.all).items() if kv.lease] == []
