@@ -270,12 +270,15 @@ class Elector:
         if journal is None:
             return
         standing_by = asyncio.ensure_future(self._stand_by())
-        await asyncio.wait([standing_by], timeout=SETTLE_S)
-        if term is not None and standing_by.done():
-            self._ballot.begin_term(term)
-            await self._call(self._ballot.resign)
-        # What waits for an etcd that does not answer ends with that: nobody knows what became of it.
-        journal.close()
+        try:
+            await asyncio.wait([standing_by], timeout=SETTLE_S)
+            if term is not None and standing_by.done():
+                self._ballot.begin_term(term)
+                await self._call(self._ballot.resign)
+        finally:
+            # What waits for an etcd that does not answer ends with that: nobody knows what became of it. Also if this
+            # coordinator is told to end meanwhile.
+            journal.close()
         await standing_by
         if self._election.role is not Role.RESIGNED:
             self._follower = self._follow()

@@ -22,7 +22,7 @@ from strata.coordinator.journal.etcd.records import FORMAT, Keys
 from strata.coordinator.replication.elector import Elector
 from strata.coordinator.replication.follower import Warm
 from strata.coordinator.replication.leadership import Leadership
-from strata.errors import NotLeaderError
+from strata.errors import CoordinatorLostError, NotLeaderError
 from strata.wire._generated import journal_pb2 as jp
 from tests.testbed.ha.etcd import lead, resign
 from tests.testbed.network.model_etcd import Fault, ModelEtcd, serving_model
@@ -319,3 +319,19 @@ async def test_a_coordinator_that_is_told_to_end_as_it_is_woken_ends(etcd: Model
         async with asyncio.timeout(stretch(20)):
             await replica.end()
     assert [key for key, kv in etcd.find(KEYS.all).items() if kv.lease] == []
+
+
+async def test_a_write_whose_outcome_is_unknown_is_answered_though_its_coordinator_ends_as_it_is_deposed(
+    etcd: ModelEtcd,
+) -> None:
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+        etcd.fault = lambda name, request: UNAVAILABLE if name == "Txn" else None
+        asked = asyncio.create_task(replica.register("unknown"))
+        await asyncio.sleep(0)
+        etcd.delete(KEYS.leader)
+        await replica.until(lambda: replica.elector._journal is None, "the end of the term")
+        async with asyncio.timeout(stretch(20)):
+            await replica.end()
+            with pytest.raises(CoordinatorLostError):
+                await asked
