@@ -122,7 +122,8 @@ class ModelEtcd:
         is_silent, answers = self.is_watch_silent, self.answers
         self.answers = []
         self.watches.append(request)
-        yield ep.WatchResponse(created=True)
+        if not is_silent:
+            yield ep.WatchResponse(created=True)
         yield from answers
         if answers:
             return

@@ -76,6 +76,11 @@ class Replica:
             self._has_ended = True
             await self.elector.close()
 
+    async def until_resting(self) -> None:
+        """Wait until the elector does nothing by itself for very long."""
+        wake = self.elector._wake
+        await asyncio.to_thread(wait_until, lambda: bool(wake._waiters), "the rest after the last round")
+
     async def until_leading(self) -> None:
         await self.until(lambda: self.leadership.is_leader, "the leadership")
 
@@ -130,6 +135,7 @@ async def test_a_leader_whose_write_etcd_refuses_stands_by_and_can_lead_again_wi
     async with electing(etcd) as replica:
         await replica.until_leading()
         await replica.register("durable")
+        await replica.until_resting()
         etcd.delete(KEYS.leader)
         # No round of the election tells it: the refused write does.
         with pytest.raises(NotLeaderError):
@@ -297,8 +303,11 @@ async def test_a_coordinator_that_ends_while_it_takes_over_lets_go_of_the_leader
         resign(journal)
         await asyncio.to_thread(journal.close)
         await replica.until(hold.is_held.is_set, "the take-over")
+        await replica.until_resting()
         closing = asyncio.create_task(replica.end())
-        await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closing.done(), "it waits for what reads the journal"
         hold.release()
         await closing
         assert replica.terms == 0
@@ -311,9 +320,8 @@ async def test_a_coordinator_that_ends_while_it_takes_over_lets_go_of_the_leader
 async def test_a_coordinator_that_is_told_to_end_as_it_is_woken_ends(etcd: ModelEtcd, turns: int) -> None:
     async with electing(etcd) as replica:
         await replica.until_leading()
-        wake = replica.elector._wake
-        await asyncio.to_thread(wait_until, lambda: bool(wake._waiters), "the rest after the last round")
-        wake.set()
+        await replica.until_resting()
+        replica.elector._wake.set()
         for _ in range(turns):
             await asyncio.sleep(0)
         async with asyncio.timeout(stretch(20)):
