@@ -329,12 +329,10 @@ def _address(transport: WSTransport) -> str:
 
 
 def _head(data: bytes) -> bytes:
-    """Return the head of a whole binary frame, as a server sends it."""
+    """Return the head of a whole binary frame of at most JOIN_BYTES, as a server sends it."""
     if len(data) < 126:
         return bytes((0x82, len(data)))
-    if len(data) < 1 << 16:
-        return b"\x82\x7e" + len(data).to_bytes(2, "big")
-    return b"\x82\x7f" + len(data).to_bytes(8, "big")
+    return b"\x82\x7e" + len(data).to_bytes(2, "big")
 
 
 async def serve_channel(
