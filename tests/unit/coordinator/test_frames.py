@@ -10,6 +10,7 @@ from strata.cluster import commands as c
 from strata.cluster.commits import CommitProgress
 from strata.cluster.events import BarrierReleased, GenerationChanged
 from strata.cluster.replies import Done, HeartbeatReply, Registered, Reply
+from strata.coordinator import frames
 from strata.coordinator.frames import read_command, write_effect, write_reply, write_shards
 from strata.errors import StrataError, UnknownJobError
 from strata.wire import convert
@@ -76,3 +77,13 @@ def test_an_effect_does_not_carry_the_names_of_all_who_get_it() -> None:
         assert len(data) < 100
         again = convert.effect_from_message(pb.ServerFrame.FromString(data).effect)
         assert (type(again), again.to) == (type(effect), ())
+
+
+def test_answers_to_heartbeats_are_kept_in_bounded_memory_and_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_KEPT", 3)
+    monkeypatch.setattr(frames, "_heartbeat_replies", {})
+    replies = [HeartbeatReply(rank=rank, world_size=10, generation=1, waits_for=0) for rank in range(10)]
+    for reply in (*replies, *reversed(replies)):
+        written = pb.ServerFrame.FromString(write_reply(7, reply, channel_url=""))
+        assert written.reply.heartbeat_reply.rank == reply.rank
+        assert len(frames._heartbeat_replies) <= 3

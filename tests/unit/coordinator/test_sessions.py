@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from strata.coordinator import sessions as module
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.journal import MemoryJournal
 from strata.coordinator.sessions import Session, Sessions
-from strata.errors import JournalUnavailableError
+from strata.errors import BarrierCancelledError, JournalUnavailableError, NotLeaderError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.pace import stretch
@@ -26,9 +27,9 @@ class Connections:
     """A coordinator without sockets: what each worker was sent, in its order, as words."""
 
     def __init__(self) -> None:
-        self._sessions = Sessions()
+        self.sessions = Sessions()
         self._dispatcher = Dispatcher(
-            MemoryJournal(), limits=Limits(), clock=SystemClock(), deliver=self._sessions.deliver
+            MemoryJournal(), limits=Limits(), clock=SystemClock(), deliver=self.sessions.deliver
         )
         self._open: dict[str, Session] = {}
         self._has_sent = asyncio.Event()
@@ -39,7 +40,7 @@ class Connections:
         name = command.worker_id
         if name not in self._open:
             self.sent[name] = []
-            self._open[name] = Session(self._sessions, self._dispatcher, partial(self._note, name), lambda _: None)
+            self._open[name] = Session(self.sessions, self._dispatcher, partial(self._note, name), lambda _: None)
         frame = pb.ClientFrame(id=1, command=convert.command_to_message(command))
         self._open[name].receive(frame.SerializeToString())
 
@@ -157,3 +158,57 @@ async def test_whoever_arrives_by_a_single_call_during_a_write_that_the_journal_
     async with asyncio.timeout(stretch(20)):
         last = await sessions.wait_for_barrier(dispatcher, arrivals[1], ("", ""))
         assert await waiting == last
+
+
+async def wait_alone(sessions: Sessions, dispatcher: Dispatcher) -> asyncio.Task[object]:
+    """Let one of two workers arrive at a barrier by a single call."""
+    for worker in "ab":
+        await dispatcher.ask(c.RegisterWorker(worker_id=worker, incarnation="1"))
+    arrival = c.ArriveAtBarrier(worker_id="a", incarnation="1", generation=2, name="step")
+    waiting = asyncio.create_task(sessions.wait_for_barrier(dispatcher, arrival, ("", "")))
+    await asyncio.sleep(0)
+    assert dispatcher.cluster.job("default").barriers.open()
+    return waiting
+
+
+@pytest.fixture
+def shared() -> tuple[Sessions, Dispatcher]:
+    sessions = Sessions()
+    journal = MemoryJournal()
+    return sessions, Dispatcher(journal, limits=Limits(), clock=SystemClock(), deliver=sessions.deliver)
+
+
+async def test_whoever_waits_at_a_barrier_by_a_single_call_is_told_that_it_will_not_be_released(
+    shared: tuple[Sessions, Dispatcher],
+) -> None:
+    waiting = await wait_alone(*shared)
+    await shared[1].ask(c.CancelBarrier(name="step", reason="an operator said so"))
+    with pytest.raises(BarrierCancelledError, match="an operator said so"):
+        async with asyncio.timeout(stretch(20)):
+            await waiting
+
+
+async def test_whoever_waits_by_a_single_call_is_sent_to_the_next_leader(shared: tuple[Sessions, Dispatcher]) -> None:
+    sessions, dispatcher = shared
+    waiting = await wait_alone(sessions, dispatcher)
+    error = NotLeaderError("b:50051", term=2)
+    sessions.hang_up(error)
+    sessions.hang_up(error)
+    with pytest.raises(NotLeaderError) as caught:
+        async with asyncio.timeout(stretch(20)):
+            await waiting
+    assert caught.value is error
+
+
+async def test_a_coordinator_that_leads_no_more_announces_no_generation(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+    sessions = connections.sessions
+    monkeypatch.setattr(sessions.turns, "add_rest", lambda _, announce: due.put_nowait(announce))
+    connections.say(register("b"))
+    async with asyncio.timeout(stretch(20)):
+        announce = await due.get()
+    sessions.hang_up(NotLeaderError("b:50051", term=2))
+    announce()
+    assert connections.sent["a"] == []

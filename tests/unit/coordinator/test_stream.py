@@ -20,6 +20,7 @@ from strata.coordinator.entry.gate import Caller
 from strata.coordinator.flow import UnsentBudget
 from strata.coordinator.journal import MemoryJournal
 from strata.coordinator.sessions import Sessions
+from strata.coordinator.sharing import turns
 from strata.coordinator.stream import FrameStream, UnaryAnswers, lasting_call
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
@@ -69,12 +70,15 @@ class Client:
         self.sessions = Sessions()
         self.budget = UnsentBudget(1 << 30)
         journal = MemoryJournal()
-        dispatcher = Dispatcher(journal, limits=Limits(), clock=SystemClock(), deliver=self.sessions.deliver)
-        self.stream = FrameStream(self.sessions, dispatcher, self.budget, context, Caller(LOCAL, "here"), end)
+        self.dispatcher = Dispatcher(journal, limits=Limits(), clock=SystemClock(), deliver=self.sessions.deliver)
+        self.stream = FrameStream(self.sessions, self.dispatcher, self.budget, context, Caller(LOCAL, "here"), end)
 
     def register(self) -> None:
-        command = convert.command_to_message(c.RegisterWorker(worker_id="a", incarnation="1"))
-        self._frames.put_nowait(pb.ClientFrame(id=1, command=command).SerializeToString())
+        self.say(1, c.RegisterWorker(worker_id="a", incarnation="1"))
+
+    def say(self, number: int, command: c.Command) -> None:
+        frame = pb.ClientFrame(id=number, command=convert.command_to_message(command))
+        self._frames.put_nowait(frame.SerializeToString())
 
     def leave(self) -> None:
         self._frames.put_nowait(None)
@@ -119,6 +123,71 @@ async def test_a_stream_that_does_not_read_is_hung_up_on_once(
     client.stream.hang_up("again")
     assert reasons == ["it does not read what it is sent"]
     assert caplog.text.count("a stream is closed") == 1
+
+
+async def test_a_stream_that_holds_most_of_what_waits_for_all_clients_is_hung_up_on() -> None:
+    reasons: list[str] = []
+    client = Client(Context(), reasons.append)
+    client.budget.limit_bytes = 10
+    client.stream._send(b"12345678")
+    assert reasons == []
+    client.stream._send(b"12345678")
+    assert reasons == ["10 bytes wait for clients, and most of them for this one"]
+
+
+STRANGER = c.Heartbeat(worker_id="stranger", incarnation="1")
+
+
+async def test_a_stream_whose_client_does_not_read_its_answers_is_not_read_from_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 0)
+    context = Context()
+    context.may_write.clear()
+    client = Client(context)
+    client.say(1, STRANGER)
+    client.register()
+    async with asyncio.timeout(stretch(20)):
+        serving = asyncio.create_task(client.stream.serve(client.frames()))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert client.dispatcher.cluster.jobs() == [], "the registration was read before the answer was"
+        context.may_write.set()
+        while len(context.written) < 2:
+            context.has_written.clear()
+            await context.has_written.wait()
+        client.leave()
+        await serving
+    replies = [pb.ServerFrame.FromString(data).reply for data in context.written[:2]]
+    assert [reply.WhichOneof("kind") for reply in replies] == ["error", "registered"]
+
+
+async def test_where_tenants_share_a_stream_is_read_from_only_as_its_tenant_has_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "MAX_WAITING", 1)
+    context = Context()
+    client = Client(context)
+    client.sessions.turns.enter("another")
+    waiting: list[int] = []
+    add = client.sessions.turns.add
+
+    def note(tenant: str, request: Callable[[], None]) -> None:
+        add(tenant, request)
+        waiting.append(len(client.sessions.turns._waiting[tenant].requests))
+
+    monkeypatch.setattr(client.sessions.turns, "add", note)
+    for number in range(1, 6):
+        client.say(number, STRANGER)
+    async with asyncio.timeout(stretch(20)):
+        serving = asyncio.create_task(client.stream.serve(client.frames()))
+        while len(context.written) < 5:
+            context.has_written.clear()
+            await context.has_written.wait()
+        client.leave()
+        await serving
+    assert [pb.ServerFrame.FromString(data).reply.id for data in context.written] == [1, 2, 3, 4, 5]
+    assert waiting == [1] * 5
 
 
 async def test_a_lasting_call_that_is_ended_is_aborted_with_the_reason() -> None:

@@ -17,7 +17,7 @@ from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.journal import MemoryJournal
 from strata.coordinator.sessions import Session, Sessions
 from strata.coordinator.status import describe, describe_tenants
-from strata.errors import AccessDeniedError, QuotaExceededError
+from strata.errors import AccessDeniedError, InvalidIdError, QuotaExceededError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.pace import stretch
@@ -47,6 +47,14 @@ class Caller:
         frame = pb.ClientFrame(id=number, command=convert.command_to_message(command))
         self.session.receive(frame.SerializeToString())
         return convert.reply_from_message(await asyncio.wait_for(self._answers[number], 30))
+
+    async def ask_shards(self, job_id: str) -> Any:
+        number = len(self._answers) + 1
+        self._answers[number] = asyncio.get_running_loop().create_future()
+        question = pb.GetDataShard(job_id=job_id, dataset_id="d", worker_id="w0")
+        self.session.receive(pb.ClientFrame(id=number, get_data_shard=question).SerializeToString())
+        async with asyncio.timeout(stretch(30)):
+            return convert.reply_from_message(await self._answers[number])
 
     def effects(self) -> list[Any]:
         return [convert.effect_from_message(effect) for effect in self._effects]
@@ -155,3 +163,24 @@ def test_a_tenant_with_a_full_journal_makes_room_by_removing_and_trains_on() -> 
         assert taken.is_set
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("principal", "job_id", "error", "words"),
+    [
+        (VISION, "speech/llm", InvalidIdError, "contains '/'"),
+        (
+            Principal("tied", "vision", Role.WORKER, "llm-*"),
+            "other",
+            AccessDeniedError,
+            "its token is for jobs 'llm-*'",
+        ),
+        (Principal("eyes", "vision", Role.VIEWER), "llm", AccessDeniedError, "it takes the role worker"),
+    ],
+)
+async def test_shards_of_a_job_that_is_not_the_callers_are_refused(
+    principal: Principal, job_id: str, error: type[Exception], words: str
+) -> None:
+    answer = await Caller(*coordinator(), principal).ask_shards(job_id)
+    assert isinstance(answer, error)
+    assert words in str(answer)
