@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from strata.coordinator.entry import certificates
+from strata.coordinator.entry import certificates, server_tls
 from strata.coordinator.entry.certificates import make_certificates
 from strata.coordinator.entry.private_files import write_private
 from strata.coordinator.entry.server_tls import ServerTls, TlsConfig
@@ -137,3 +137,34 @@ def test_what_a_killed_process_of_the_same_number_left_is_no_hindrance(tmp_path:
     write_private(tmp_path / "token", b"whole")
     assert (tmp_path / "token").read_bytes() == b"whole"
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_private_file_that_cannot_take_its_place_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_private(tmp_path / "key.pem", b"secret")
+    assert [path.name for path in tmp_path.iterdir()] == ["key.pem"]
+    assert list((tmp_path / "key.pem").iterdir()) == []
+
+
+def test_files_that_change_while_they_are_read_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = make_certificates(tmp_path, hosts=["localhost"], days=1)
+    tls = ServerTls(TlsConfig(cert=files.cert, key=files.key))
+    before = tls._newest()
+    load = server_tls._new_context
+
+    def load_and_renew(config: TlsConfig) -> ssl.SSLContext:
+        context = load(config)
+        os.utime(files.cert, ns=(1, 1))
+        return context
+
+    make_certificates(tmp_path, hosts=["localhost"], days=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(server_tls, "_new_context", load_and_renew)
+        assert tls._newest() == before
+    assert "the previous certificate stays in use" in caplog.text
+    assert "it changes while it is read" in caplog.text
+    # By the next handshake nothing changes any more.
+    assert tls._newest() != before

@@ -65,6 +65,21 @@ def test_what_is_no_administrators_token_stops_the_start(tmp_path: Path, content
     assert not content or content not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["a file in place of its folder", "a folder in its place"])
+def test_an_administrators_file_that_cannot_be_had_stops_the_start_with_the_reason(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "folder" / "admin"
+    if place == "a folder in its place":
+        path.mkdir(parents=True, mode=0o700)
+        path.chmod(0o700)
+    else:
+        path.parent.touch()
+    with pytest.raises(TokenFileError) as caught:
+        AdminToken(path)
+    reason = "Is a directory" if place == "a folder in its place" else "File exists"
+    assert str(path) in str(caught.value)
+    assert reason in str(caught.value)
+
+
 def test_guessing_is_answered_ever_more_slowly_and_told_once_in_a_while() -> None:
     attempts = FailedAttempts()
     failures = [attempts.note("10.0.0.9", 100.0) for _ in range(20)]
