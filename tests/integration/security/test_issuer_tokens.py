@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import time
@@ -21,6 +22,8 @@ from strata.client.driver import Driver
 from strata.cluster import commands as c
 from strata.cluster.access import Role
 from strata.config import OidcRule, OidcSettings
+from strata.coordinator.entry.gate import UnknownKeyError
+from strata.coordinator.entry.oidc import OidcIssuer
 from strata.errors import ConfigError, UnauthenticatedError
 from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.guarded import Guarded, guarding
@@ -44,6 +47,8 @@ class Issuer:
         }
         self.moved: dict[str, str] = {}
         self.raw = b""
+        self.brought: dict[str, str | None] = {}
+        """With which token each path was asked for last."""
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,6 +56,7 @@ class Issuer:
                 if issuer.raw:
                     self.wfile.write(issuer.raw)
                     return
+                issuer.brought[self.path] = self.headers["Authorization"]
                 answer = issuer.answer(self.path)
                 moved = issuer.moved.get(self.path)
                 self.send_response(200 if moved is None else 302)
@@ -190,9 +196,46 @@ async def test_tokens_with_unknown_keys_hold_up_no_command_while_the_issuer_does
     assert set(await asyncio.gather(*strangers)) == {grpc.StatusCode.UNAUTHENTICATED}
 
 
-def test_an_issuer_without_https_elsewhere_is_refused() -> None:
-    from strata.coordinator.entry.oidc import OidcIssuer
+def ask_for_keys(issuer: Issuer, **settings: Any) -> OidcIssuer:
+    """Return what knows the keys that the issuer named when it was asked once."""
+    made = OidcIssuer(OidcSettings(issuer.url, AUDIENCE, (OidcRule(matches="*", role="worker"),), **settings))
+    made.refresh()
+    return made
 
+
+def test_keys_are_fetched_from_where_the_issuer_has_moved_them_and_its_own_token_stays_with_it(
+    tmp_path: Path, issuer: Issuer
+) -> None:
+    (tmp_path / "token").write_text("secret-of-the-pod\n")
+    found = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/moved"}
+    keys = issuer.answer("/keys")
+    issuer.answer = lambda path: found if path.endswith("configuration") else keys
+    issuer.moved["/moved"] = f"{issuer.url}/keys"
+    known = ask_for_keys(issuer, token_file=tmp_path / "token")
+    assert known.check(issuer.sign()).principal.name == "system:serviceaccount:blue:train"
+    brought = "Bearer secret-of-the-pod"
+    assert issuer.brought == {"/.well-known/openid-configuration": brought, "/moved": brought, "/keys": None}
+
+
+def test_an_issuer_that_has_another_name_is_not_believed(issuer: Issuer, caplog: pytest.LogCaptureFixture) -> None:
+    keys = issuer.answer("/keys")
+    found = {"issuer": "https://other.example", "jwks_uri": f"{issuer.url}/keys"}
+    issuer.answer = lambda path: found if path.endswith("configuration") else keys
+    known = ask_for_keys(issuer)
+    assert f"the keys of issuer {issuer.url} cannot be fetched: it calls itself 'https://other.example'" in caplog.text
+    with pytest.raises(UnknownKeyError):
+        known.check(issuer.sign())
+
+
+def test_a_token_that_makes_no_sense_is_refused(issuer: Issuer) -> None:
+    known = ask_for_keys(issuer)
+    nested = base64.urlsafe_b64encode(b"[" * 99_999).decode()
+    for token in (issuer.sign(exp=10**400), issuer.sign(exp=float("inf")), f"{nested}.e30.AAAA", "\ud800.e30.AAAA"):
+        with pytest.raises(UnauthenticatedError, match="cannot be read"):
+            known.check(token)
+
+
+def test_an_issuer_without_https_elsewhere_is_refused() -> None:
     with pytest.raises(ConfigError, match="https://"):
         OidcIssuer(OidcSettings("http://issuer.example", AUDIENCE, ()))
 

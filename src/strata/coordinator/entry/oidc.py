@@ -102,11 +102,13 @@ class OidcIssuer:
                 leeway=LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"], "strict_aud": False},
             )
+            # A number that is no time overflows here.
+            ends_s = float(claims["exp"])
         except jwt.PyJWTError as error:
             raise UnauthenticatedError(f"its issuer's token is refused: {_describe(error)}") from None
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise UnauthenticatedError("its token cannot be read") from None
-        return IssuedToken(self._admit(claims), float(claims["exp"]), key.fingerprint)
+        return IssuedToken(self._admit(claims), ends_s, key.fingerprint)
 
     def lists(self, fingerprint: str) -> bool:
         """Whether the issuer named this key when it was asked last."""
