@@ -17,7 +17,7 @@ from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster.events import CheckpointCommitted, Effect, GenerationChanged, ManifestWanted
 from strata.cluster.replies import HeartbeatReply
-from strata.cluster.values import PartReport
+from strata.cluster.values import CommitRecord, PartReport
 from strata.coordinator.server import SERVICE, Coordinator, CoordinatorConfig
 from strata.errors import (
     BadCommandError,
@@ -281,6 +281,33 @@ class TestOtherLanguages:
         beats = [pb.Heartbeat(worker_id="w", incarnation="1", state="training", step=step) for step in range(5)]
         heard = [each async for each in stub.StreamHeartbeats(iter(beats))]
         assert len(heard) == 5
+
+    async def test_committed_checkpoints_are_listed_oldest_first(
+        self, party: Party, stub: stubs.CoordinatorStub
+    ) -> None:
+        records = tuple(CommitRecord(step, 0, f"step_{step}/metadata.json", "[]") for step in (20, 3))
+        await party.coordinator.dispatcher.ask(c.AdoptCheckpoints(checkpoints=records))
+        listed = (await stub.ListCheckpoints(pb.ListCheckpoints())).checkpoints
+        assert [(each.step, each.manifest) for each in listed] == [
+            (3, "step_3/metadata.json"),
+            (20, "step_20/metadata.json"),
+        ]
+
+    async def test_events_end_where_that_is_asked_for_and_go_on_where_it_is_not(
+        self, stub: stubs.CoordinatorStub
+    ) -> None:
+        await stub.RegisterWorker(pb.RegisterWorker(worker_id="w0", incarnation="1"))
+        asked = pb.StreamEvents(job_id="default", once=True)
+        assert [each.reason async for each in stub.StreamEvents(asked)] == ["1: w0 joined"]
+        following = stub.StreamEvents(pb.StreamEvents(job_id="default"))
+        assert (await following.read()).reason == "1: w0 joined"
+        await stub.RegisterWorker(pb.RegisterWorker(worker_id="w1", incarnation="1"))
+        async with asyncio.timeout(stretch(20)):
+            assert (await following.read()).reason == "2: w1 joined"
+        following.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            _ = [each async for each in stub.StreamEvents(pb.StreamEvents(job_id="nope", once=True))]
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
     async def test_health_and_reflection_answer(self, party: Party) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{party.coordinator.grpc_port}") as channel:

@@ -13,7 +13,11 @@ import pytest
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from strata.cluster.access import Role
+from strata.cluster.access import administration as t
+from strata.cluster.access.quotas import Quotas
 from strata.coordinator.entry import roles
+from strata.coordinator.replication.leadership import Leader
+from strata.errors import NotLeaderError, QuotaExceededError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire.errors import ERROR_TRAILER, from_error
@@ -199,3 +203,50 @@ class Asking:
                     replies[reply.id] = reply
             call.cancel()
         return replies
+
+
+@pytest.mark.parametrize("name", ["GetStatus", "StreamEvents"])
+async def test_bytes_that_are_no_message_are_refused_after_the_gate(guarded: Guarded, name: str) -> None:
+    async with guarded.open_grpc() as channel:
+        path = f"/{SERVICE.full_name}/{name}"
+        for token, code, words in (
+            (guarded.admin, grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be decoded"),
+            ("unknown", grpc.StatusCode.UNAUTHENTICATED, "its token is not known"),
+        ):
+            metadata = [("authorization", f"Bearer {token}")]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                if name == "StreamEvents":
+                    await channel.unary_stream(path)(b"\x0f", metadata=metadata, timeout=stretch(20)).read()
+                else:
+                    await channel.unary_unary(path)(b"\x0f", metadata=metadata, timeout=stretch(20))
+            assert caught.value.code() is code
+            assert words in str(caught.value.details())
+
+
+async def test_a_standby_tells_whoever_asks_where_the_leader_is_and_nothing_else(guarded: Guarded) -> None:
+    guarded.coordinator.leadership.follow(Leader(grpc="10.0.0.7:50051", term=3))
+    for token in (guarded.admin, "unknown", None):
+        described = await guarded.call("Describe", pb.Describe(), token)
+        assert (described.leader, described.is_leader) == ("10.0.0.7:50051", False)
+        refused = await guarded.call("GetStatus", pb.GetStatus(), token)
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        error = from_error(pb.Error.FromString(dict(refused.trailing_metadata())[ERROR_TRAILER]))
+        assert isinstance(error, NotLeaderError)
+        assert error.leader == "10.0.0.7:50051"
+
+
+async def test_a_tenant_with_all_its_channels_open_gets_no_further_stream(guarded: Guarded) -> None:
+    await guarded.coordinator.dispatcher.ask(t.SetTenant(tenant="blue", quotas=Quotas(channels=1)))
+    token = await guarded.make_token(Role.WORKER, tenant="blue")
+    async with guarded.open_grpc() as channel:
+        method = channel.stream_stream(f"/{SERVICE.full_name}/Channel")
+        metadata = [("authorization", f"Bearer {token}")]
+        first = method(metadata=metadata, timeout=stretch(20))
+        await first.initial_metadata()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(metadata=metadata, timeout=stretch(20)).read()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        error = from_error(pb.Error.FromString(dict(caught.value.trailing_metadata())[ERROR_TRAILER]))
+        assert isinstance(error, QuotaExceededError)
+        assert "channels" in str(error)
+        first.cancel()

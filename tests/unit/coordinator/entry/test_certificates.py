@@ -168,3 +168,20 @@ def test_files_that_change_while_they_are_read_are_not_used(
     assert "it changes while it is read" in caplog.text
     # By the next handshake nothing changes any more.
     assert tls._newest() != before
+
+
+def test_grpc_is_offered_the_certificate_that_is_in_the_files_at_each_handshake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make_certificates(tmp_path, hosts=["localhost"], days=1)
+    tls = ServerTls(TlsConfig(cert=files.cert, key=files.key))
+    given: list[Any] = []
+    monkeypatch.setattr("grpc.dynamic_ssl_server_credentials", lambda *arguments, **_: given.extend(arguments))
+    tls.grpc_credentials()
+    first, fetch = given
+    # gRPC asks in a thread of its own, before each handshake.
+    assert fetch() is first
+    make_certificates(tmp_path, hosts=["localhost"], days=2)
+    second = fetch()
+    assert second is not first
+    assert fetch() is second
