@@ -31,7 +31,14 @@ from strata.coordinator.sharing.turns import Turns
 from strata.coordinator.telemetry.feed import Feed
 from strata.coordinator.telemetry.job_traces import JobsTraces
 from strata.coordinator.write_queue import WriteQueue
-from strata.errors import BadCommandError, CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
+from strata.errors import (
+    BadCommandError,
+    CoordinatorLostError,
+    JournalDamagedError,
+    JournalUnavailableError,
+    NotLeaderError,
+    StrataError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -337,7 +344,7 @@ class Dispatcher:
                 return error
             self._probing = asyncio.get_running_loop().create_task(self._probe(), name="journal probe")
             return error
-        except (NotLeaderError, CoordinatorLostError) as error:
+        except (NotLeaderError, CoordinatorLostError, JournalDamagedError) as error:
             # What was applied here is not what the journal holds, and nobody may learn of it.
             log.warning("this coordinator is no longer the leader: %s", error)
             self._leadership.step_down()

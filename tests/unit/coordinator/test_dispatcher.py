@@ -30,6 +30,7 @@ from strata.coordinator.telemetry.job_traces import JobsTraces
 from strata.errors import (
     BadCommandError,
     CoordinatorLostError,
+    JournalDamagedError,
     JournalUnavailableError,
     NotLeaderError,
     StaleGenerationError,
@@ -442,9 +443,15 @@ def is_probing() -> bool:
 
 
 @pytest.mark.parametrize(
-    "refusal", [NotLeaderError("", term=5), CoordinatorLostError("etcd://a", waited_s=1.0)], ids=["deposed", "lost"]
+    "refusal",
+    [
+        NotLeaderError("", term=5),
+        CoordinatorLostError("etcd://a", waited_s=1.0),
+        JournalDamagedError("etcd://a", "its head cannot be read"),
+    ],
+    ids=["deposed", "lost", "damaged"],
 )
-async def test_a_write_that_another_leader_prevented_ends_the_leadership_and_forgets_what_was_applied(
+async def test_a_write_that_the_journal_is_not_there_for_ends_the_leadership_and_forgets_what_was_applied(
     refusal: StrataError, caplog: pytest.LogCaptureFixture
 ) -> None:
     leading = Leading()

@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError
+
 from strata.clock import Clock
 from strata.cluster import Limits
 from strata.coordinator.etcd.etcd_client import EtcdClient, EtcdRefusedError, EtcdUnavailableError, end_of
@@ -193,7 +195,7 @@ class Elector:
         head = meta.head or jp.Head()
         self._seen_leader = Leader(term=head.term)
         if meta.leader is not None:
-            found = jp.Replica.FromString(meta.leader.value)
+            found = _read_replica(meta.leader.value)
             self._seen_leader = Leader(grpc=found.grpc, http=found.http, term=head.term)
         if self._beats % LIST_BEATS == 0:
             await self._list_replicas()
@@ -210,7 +212,8 @@ class Elector:
     async def _list_replicas(self) -> None:
         request = ep.RangeRequest(key=self._keys.replicas, range_end=end_of(self._keys.replicas))
         answer = await self._call(partial(self._client.range, request, timeout_s=self._beat_s))
-        self._leadership.replicas = tuple(sorted(jp.Replica.FromString(kv.value).grpc for kv in answer.kvs))
+        found = (_read_replica(kv.value).grpc for kv in answer.kvs)
+        self._leadership.replicas = tuple(sorted(address for address in found if address))
 
     def _register(self) -> None:
         put = ep.PutRequest(
@@ -305,3 +308,11 @@ class Elector:
 
     async def _call(self, call: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._thread, call)
+
+
+def _read_replica(value: bytes) -> jp.Replica:
+    """Return where a replica is: nowhere if that cannot be read, for the election does not depend on it."""
+    try:
+        return jp.Replica.FromString(value)
+    except DecodeError:
+        return jp.Replica()

@@ -22,7 +22,7 @@ from strata.coordinator.journal.etcd.records import FORMAT, Keys
 from strata.coordinator.replication.elector import Elector
 from strata.coordinator.replication.follower import Warm
 from strata.coordinator.replication.leadership import Leadership
-from strata.errors import CoordinatorLostError, NotLeaderError
+from strata.errors import CoordinatorLostError, JournalDamagedError, NotLeaderError
 from strata.wire._generated import journal_pb2 as jp
 from tests.testbed.ha.etcd import lead, resign
 from tests.testbed.network.model_etcd import Fault, ModelEtcd, serving_model
@@ -214,6 +214,36 @@ async def test_a_journal_of_a_newer_version_is_not_led_and_the_reason_is_told(
         assert f"its format is version {FORMAT + 1}" in caplog.text.partition(told)[2]
         assert not replica.leadership.is_leader
         assert KEYS.leader not in etcd.find(KEYS.all)
+
+
+GARBAGE = b"\xff\xff\xff"
+
+
+async def test_a_head_that_is_none_stops_no_election_and_is_the_reason_that_is_shown(etcd: ModelEtcd) -> None:
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+        await replica.until_resting()
+        etcd.put(KEYS.head, GARBAGE)
+        with pytest.raises(JournalDamagedError, match="its head cannot be read"):
+            await replica.register("lost")
+        await replica.until(lambda: "its head cannot be read" in replica.leadership.problem, "the reason")
+        assert not replica.leadership.is_leader
+        # Whoever mends it finds a coordinator that leads again.
+        etcd.delete(KEYS.head)
+        await replica.until_leading()
+
+
+async def test_a_leader_and_replicas_whose_addresses_cannot_be_read_stop_no_election(etcd: ModelEtcd) -> None:
+    etcd.put(KEYS.leader, GARBAGE)
+    etcd.put(KEYS.replicas + b"other", GARBAGE)
+    async with electing(etcd) as replica:
+        await replica.until(lambda: replica.leadership.replicas == ("a:1",), "the list")
+        assert not replica.leadership.is_leader, "there is a leader, wherever it is"
+        refusal = replica.leadership.refusal()
+        assert refusal is not None
+        assert refusal.leader == ""
+        etcd.delete(KEYS.leader)
+        await replica.until_leading()
 
 
 async def test_a_standby_whose_watch_goes_silent_watches_again_and_catches_up(etcd: ModelEtcd) -> None:

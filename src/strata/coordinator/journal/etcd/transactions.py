@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from google.protobuf.message import DecodeError
+
 from strata.coordinator.etcd.etcd_client import end_of
 from strata.coordinator.journal.etcd.records import Keys
+from strata.errors import JournalDamagedError
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
 
@@ -41,12 +44,16 @@ def read_meta(keys: Keys) -> ep.RangeRequest:
 
 
 def find_meta(keys: Keys, answer: ep.RangeResponse, *, revision: int | None = None) -> Meta:
-    """Return head and leader from what etcd answered."""
+    """Return head and leader from what etcd answered, or raise JournalDamagedError for a head that is none."""
     found = {kv.key: kv for kv in answer.kvs}
     head, leader = found.get(keys.head), found.get(keys.leader)
+    try:
+        read = None if head is None else jp.Head.FromString(head.value)
+    except DecodeError as error:
+        raise JournalDamagedError(keys.prefix, f"its head cannot be read: {error}") from error
     return Meta(
         answer.header.revision if revision is None else revision,
-        None if head is None else jp.Head.FromString(head.value),
+        read,
         0 if head is None else head.mod_revision,
         leader,
     )
