@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import logging
 import pickle
+import select
+import socket
+import ssl
+import struct
+import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from strata.address import parse_endpoints
 from strata.client.credentials import MAX_TOKEN_BYTES, Credentials
-from strata.client.dial import Dial
+from strata.client.dial import NO_CERTIFICATE, Dial, describe_tls_error
+from strata.client.name_records import find_records
 from strata.client.transport import ChannelTransport, TransportLostError
 from strata.config import load_settings
+from strata.coordinator.entry.certificates import make_certificates
 from strata.errors import ConfigError, StrataError, TokenFileError, UnsafeTokenError
+from tests.testbed.pace import stretch
 
 SECRET = "strata_abc_0123456789abcdef"
 
@@ -33,6 +48,17 @@ def test_a_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:
     assert here.headers("127.0.0.1:1") == {"authorization": "Bearer first"}
     file.write_text("second\n")
     assert here.headers("127.0.0.1:1") == {"authorization": "Bearer second"}
+
+
+def test_without_a_token_none_is_sent() -> None:
+    assert Credentials().token() is None
+    assert dial("127.0.0.1").headers("127.0.0.1:1") == {}
+
+
+def test_a_token_file_that_is_missing_is_named_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError) as caught:
+        dial("127.0.0.1", token_file=tmp_path / "token").headers("127.0.0.1:1")
+    assert str(caught.value) == f"{tmp_path / 'token'} cannot be used: No such file or directory"
 
 
 def test_a_token_is_not_sent_in_the_clear_to_another_machine() -> None:
@@ -87,6 +113,108 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
         Credentials(ca=tmp_path / "ca.pem").ssl_context()
     with pytest.raises(TokenFileError, match=r"missing\.pem"):
         Credentials(ca=tmp_path / "missing.pem").grpc_credentials()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("another key", "the key is of another certificate"),
+        ("no PEM", "it holds no certificate or key in PEM"),
+        ("weak key", "ee key too small"),
+        ("missing", "No such file or directory"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_says_why(tmp_path: Path, fault: str, words: str) -> None:
+    files = make_certificates(tmp_path, hosts=["127.0.0.1"], days=1)
+    key = files.key if fault == "another key" else files.client_key
+    if fault == "no PEM":
+        files.client_cert.write_text("no certificate")
+    elif fault == "weak key":
+        sign_weakly(files.client_cert, key)
+    elif fault == "missing":
+        files.client_cert.unlink()
+    with pytest.raises(TokenFileError) as caught:
+        Credentials(ca=files.ca, cert=files.client_cert, key=key).ssl_context()
+    assert str(caught.value) == f"{files.client_cert} with {key} cannot be used: {words}"
+
+
+def sign_weakly(cert: Path, key: Path) -> None:
+    """Write a certificate whose key is shorter than TLS allows."""
+    weak = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "weak")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, weak.public_key(), x509.random_serial_number(), now, now)
+    cert.write_bytes(builder.sign(weak, SHA256()).public_bytes(Encoding.PEM))
+    key.write_bytes(weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Take one connection and do something to it; give the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        thread.join(stretch(20))
+
+
+def reset(connection: socket.socket) -> None:
+    select.select([connection], [], [], stretch(10))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def stay_silent(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+@pytest.mark.parametrize(("answer", "problem"), [(reset, NO_CERTIFICATE), (stay_silent, "timed out")])
+def test_a_port_that_breaks_off_the_handshake_is_told_from_one_that_does_not_answer_it(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[socket.socket], None], problem: str
+) -> None:
+    if answer is stay_silent:
+        monkeypatch.setattr("strata.client.dial.PROBE_TIMEOUT_S", 0.05)
+    with answering(answer) as address:
+        error = dial(f"grpcs://{address}").find_tls_problem(address, name=address)
+    assert error is not None
+    assert error.address == address
+    assert problem in error.problem
+
+
+def ssl_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ssl_error("TLSV13_ALERT_CERTIFICATE_REQUIRED"), f"{NO_CERTIFICATE} (tlsv13 alert certificate required)"),
+        (ssl_error("TLSV1_ALERT_UNKNOWN_CA"), f"{NO_CERTIFICATE} (tlsv1 alert unknown ca)"),
+        (ssl_error("WRONG_VERSION_NUMBER"), "it does not speak TLS there"),
+        (ssl_error("UNEXPECTED_EOF_WHILE_READING"), "unexpected eof while reading"),
+        (TimeoutError("the handshake operation timed out"), "the handshake operation timed out"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+    ids=str,
+)
+def test_an_error_of_tls_is_said_in_words(error: OSError, words: str) -> None:
+    assert describe_tls_error(error) == words
+
+
+def test_a_name_that_is_not_known_now_has_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert find_records("coordinator.example:50051") == ()
 
 
 def test_a_user_without_a_home_has_no_local_token(monkeypatch: pytest.MonkeyPatch) -> None:
