@@ -87,7 +87,8 @@ def describe_pem_problem(error: OSError) -> str:
     """Say in words why files of certificates and keys cannot be used."""
     if not isinstance(error, ssl.SSLError):
         return error.strerror or str(error)
-    if error.reason == "KEY_VALUES_MISMATCH":
+    # The last one is what OpenSSL says of a key of another kind, such as RSA and not EC.
+    if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
         return "the key is of another certificate"
     if error.reason in (None, "NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE"):
         return "it holds no certificate or key in PEM"

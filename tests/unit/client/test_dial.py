@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given
@@ -120,6 +121,7 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
     [
         ("another key", "the key is of another certificate"),
         ("no PEM", "it holds no certificate or key in PEM"),
+        ("another kind of key", "the key is of another certificate"),
         ("weak key", "ee key too small"),
         ("missing", "No such file or directory"),
     ],
@@ -129,6 +131,8 @@ def test_a_certificate_that_cannot_be_used_says_why(tmp_path: Path, fault: str, 
     key = files.key if fault == "another key" else files.client_key
     if fault == "no PEM":
         files.client_cert.write_text("no certificate")
+    elif fault == "another kind of key":
+        key.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     elif fault == "weak key":
         sign_weakly(files.client_cert, key)
     elif fault == "missing":
