@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from strata.background import BackgroundLoop
 from strata.coordinator.entry.secret_tokens import make_token
 from strata.coordinator.server import Coordinator, CoordinatorConfig
 from strata.wire._generated import coordinator_pb2 as pb
@@ -96,6 +95,20 @@ class GuardedProcess(CoordinatorProcess):
         return made.text
 
 
+@contextmanager
+def coordinator_thread(**options: Any) -> Iterator[Coordinator]:
+    """Serve in a thread of this process until the block ends, on free ports, by default with the state in memory."""
+    ports = {"grpc_address": "127.0.0.1:0", "channel_address": "127.0.0.1:0", "version": "test"}
+    background = BackgroundLoop("coordinator", owner="a coordinator")
+    coordinator = Coordinator(CoordinatorConfig(**ports, **options))
+    background.submit(coordinator.__aenter__()).result(stretch(30))
+    try:
+        yield coordinator
+    finally:
+        background.submit(coordinator.__aexit__()).result(stretch(30))
+        background.close()
+
+
 @dataclass(frozen=True)
 class ServedCoordinator:
     """Where a coordinator is that runs in a thread."""
@@ -107,23 +120,8 @@ class ServedCoordinator:
 
 @contextmanager
 def serving_in_thread(folder: Path) -> Iterator[ServedCoordinator]:
-    """Serve with HTTP, on an event loop of its own, until the block ends: for clients that block."""
-    config = CoordinatorConfig(
-        **dict.fromkeys(("grpc_address", "channel_address", "http_address"), "127.0.0.1:0"),
-        version="test",
-        state=f"sqlite://{folder}/j.db",
-    )
-    with asyncio.Runner() as runner:
-        coordinator = Coordinator(config)
-        runner.run(coordinator.__aenter__())
-        loop = runner.get_loop()
-        thread = threading.Thread(target=loop.run_forever, name="coordinator")
-        thread.start()
-        try:
-            assert coordinator.http_port is not None
-            http_url = f"http://127.0.0.1:{coordinator.http_port}"
-            yield ServedCoordinator(f"127.0.0.1:{coordinator.grpc_port}", http_url, coordinator.http_port)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            runner.run(coordinator.__aexit__())
+    """Serve gRPC, the channel and HTTP in a thread of this process, with the state on disk."""
+    with coordinator_thread(http_address="127.0.0.1:0", state=f"sqlite://{folder}/j.db") as coordinator:
+        assert coordinator.http_port is not None
+        http_url = f"http://127.0.0.1:{coordinator.http_port}"
+        yield ServedCoordinator(f"127.0.0.1:{coordinator.grpc_port}", http_url, coordinator.http_port)
