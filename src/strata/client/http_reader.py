@@ -89,6 +89,9 @@ class HttpReader:
             if isinstance(error.reason, ssl.SSLError):
                 raise UntrustedCoordinatorError(self._url, describe_tls_error(error.reason)) from error
             raise CoordinatorLostError(self._url, waited_s=time.monotonic() - started_s) from error
+        except ssl.SSLError as error:
+            # With TLS 1.3 a client that is refused learns it when it reads the answer, which urllib does not wrap.
+            raise UntrustedCoordinatorError(self._url, describe_tls_error(error)) from error
         except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
             raise CoordinatorLostError(self._url, waited_s=time.monotonic() - started_s) from error
         except ValueError as error:

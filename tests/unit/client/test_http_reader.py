@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from strata.client.dial import NO_CERTIFICATE
 from strata.client.http_reader import HttpReader
+from strata.coordinator.entry.certificates import make_certificates
 from strata.coordinator.server import Coordinator
-from strata.errors import CoordinatorLostError, StrataError
+from strata.errors import CoordinatorLostError, StrataError, UntrustedCoordinatorError
 from tests.testbed.coordinator import coordinator_thread
 from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports
@@ -97,3 +101,26 @@ def test_a_leader_whose_pages_are_gone_is_not_asked_twice() -> None:
     with coordinator_thread(**options) as leader, pytest.raises(CoordinatorLostError) as caught:
         HttpReader(f"http://127.0.0.1:{closed}", coordinator=url_of(leader)).get("/api/health")
     assert caught.value.address == f"http://127.0.0.1:{closed}"
+
+
+def test_a_reader_without_a_certificate_is_told_that_it_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make_certificates(tmp_path, hosts=["127.0.0.1"], days=1)
+    monkeypatch.setenv("STRATA_TLS_CA", str(files.ca))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca)
+    context.load_cert_chain(files.cert, files.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def refuse(connection: socket.socket) -> None:
+        secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with pytest.raises(ssl.SSLError):
+            secured.do_handshake()
+        # What is left unread when it is closed would take the alert off the wire.
+        with socket.socket(fileno=secured.detach()) as plain:
+            while plain.recv(4096):
+                pass
+
+    with serving(refuse) as address, pytest.raises(UntrustedCoordinatorError) as caught:
+        HttpReader(f"https://{address}").get("/api/health")
+    assert caught.value.problem == f"{NO_CERTIFICATE} (tlsv13 alert certificate required)"
