@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from strata.client.dial import Dial
 from strata.client.keep_alive import KeepAliveProcess
 from strata.client.keep_alive_process import Line, main, runs
 from strata.cluster import commands as c
+from strata.coordinator.entry.certificates import CertificateFiles, make_certificates
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
 from tests.testbed.waiting import wait_until
@@ -33,8 +36,9 @@ ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
 class Coordinator:
     """Takes one connection after the other, answers each handshake in the same way, and keeps what comes."""
 
-    def __init__(self, answer: bytes = ACCEPTED) -> None:
+    def __init__(self, answer: bytes = ACCEPTED, tls: ssl.SSLContext | None = None) -> None:
         self._answer = answer
+        self._tls = tls
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self.requests: list[bytes] = []
@@ -49,6 +53,11 @@ class Coordinator:
                 connection, _ = self._listening.accept()
             except OSError:
                 return
+            if self._tls is not None:
+                try:
+                    connection = self._tls.wrap_socket(connection, server_side=True)
+                except OSError:
+                    continue
             self._open.append(connection)
             request = b""
             while b"\r\n\r\n" not in request and (more := connection.recv(4096)):
@@ -64,6 +73,11 @@ class Coordinator:
 
     def hang_up(self) -> None:
         self._open[-1].shutdown(socket.SHUT_RDWR)
+
+    def send_plain(self, data: bytes) -> None:
+        """Send bytes below TLS, on the connection that was made last."""
+        with socket.socket(fileno=os.dup(self._open[-1].fileno())) as plain:
+            plain.sendall(data)
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
@@ -115,6 +129,55 @@ def test_it_sends_nothing_to_what_takes_no_channel(answer: bytes) -> None:
     assert coordinator.frames == b""
     line.say(TARGET)
     assert line._socket is None, "nobody listens there any more"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CertificateFiles:
+    return make_certificates(tmp_path / "tls", hosts=["127.0.0.1"], days=1)
+
+
+@pytest.fixture
+def secured(files: CertificateFiles) -> Iterator[Coordinator]:
+    """A coordinator that takes only clients with a certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca)
+    context.load_cert_chain(files.cert, files.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    coordinator = Coordinator(tls=context)
+    yield coordinator
+    coordinator.close()
+
+
+def test_with_tls_it_shows_its_certificate_and_stays_on_a_connection_that_is_in_the_middle_of_a_record(
+    secured: Coordinator, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep_alive_process, "TIMEOUT_S", stretch(20))
+    target = {**TARGET, "tls": [str(files.ca), str(files.client_cert), str(files.client_key)]}
+    line = Line("127.0.0.1", secured.port, "127.0.0.1")
+    line.say(target)
+    wait_until(lambda: secured.frames == b"frame", "the first frame")
+    # The head of a record whose rest does not come: there is something to read, and nothing can be read.
+    secured.send_plain(b"\x17\x03\x03")
+    assert line._socket is not None
+    wait_until(lambda: bool(select.select([line._socket], [], [], 0)[0]), "the head of the record")
+    line._socket.settimeout(0.01)
+    line.say(target)
+    wait_until(lambda: secured.frames == b"frameframe", "the second frame")
+    line.close()
+    assert len(secured.requests) == 1
+
+
+@pytest.mark.parametrize("fault", ["another name", "another authority"])
+def test_it_proves_itself_to_no_coordinator_that_it_cannot_trust(
+    secured: Coordinator, files: CertificateFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(keep_alive_process, "TIMEOUT_S", stretch(20))
+    other = make_certificates(tmp_path / "other", hosts=["127.0.0.1"], days=1)
+    authority = other.ca if fault == "another authority" else files.ca
+    name = "another.example" if fault == "another name" else "127.0.0.1"
+    line = Line("127.0.0.1", secured.port, name)
+    line.say({**TARGET, "token": "secret", "tls": [str(authority), None, None]})
+    assert line._socket is None
+    assert secured.requests == []
 
 
 def test_a_process_runs_unless_it_is_stopped_or_gone() -> None:
