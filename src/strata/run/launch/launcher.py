@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from strata.client.unary import ask, ask_latest_checkpoint, configure_job
 from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
-from strata.run.exits import HUNG, PREEMPTED
+from strata.run.exits import HUNG
 from strata.run.job_folder import JobFolder, make_folder
 from strata.run.launch.claim import RENEW_S, JobClaim, JobTakenError, LauncherRecord, StandaloneClaim
 from strata.run.launch.display import LIVE_S, PLAIN_S, Display
@@ -70,7 +70,6 @@ class Launcher:
         self._given_up: str | None = None
         self._stopped_by: int | None = None
         self._saved = NOTHING_SAVED
-        self._ended: list[Exit] = []
         self._stages: list[tuple[int, float]] = []
         self._impatience = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -94,7 +93,7 @@ class Launcher:
                     await asyncio.wait(supervising)
                     for task in (ending, showing, looking):
                         task.cancel()
-                if self._stopping.is_set() or self._is_preempted():
+                if self._stopping.is_set():
                     self._saved = await asyncio.to_thread(_describe_saved, url, self._plan.job_id)
         finally:
             self._display.close()
@@ -273,13 +272,10 @@ class Launcher:
                 worker_id, rank, self._plan.command, environment, pass_on, life=self._folder.lives / worker_id
             )
             self._workers[local_rank] = worker
-            if self._stopping.is_set():
-                worker.send_signal(signal.SIGTERM)
             try:
                 ended = self._look_into(await worker.wait(), worker.pid)
             finally:
                 del self._workers[local_rank]
-            self._ended.append(ended)
             if self._stopping.is_set() or not await self._goes_on(ended):
                 return
 
@@ -342,11 +338,6 @@ class Launcher:
         for worker in self._workers.values():
             worker.send_signal(number)
 
-    def _is_preempted(self) -> bool:
-        """Whether the job ended here because its workers were told to leave, and not because it was done."""
-        last = {ended.worker_id: ended for ended in self._ended}
-        return bool(last) and all(ended.is_preempted for ended in last.values())
-
     def _conclude(self) -> int:
         cause = self._restarts.first_cause
         if self._given_up is not None:
@@ -357,9 +348,6 @@ class Launcher:
             name = signal.Signals(self._stopped_by).name
             self._say(f"stopped by {name}: {self._saved}; start it again to go on")
             return 128 + self._stopped_by
-        if self._is_preempted():
-            self._say(f"preempted: all workers here were told to stop; {self._saved}; start it again to go on")
-            return PREEMPTED
         return 0
 
     def _say(self, text: str) -> None:
