@@ -206,7 +206,12 @@ class JobClaim:
 
     def release(self) -> None:
         """Let others have it."""
-        set_key(self._url, self._job_id, self._key(self.record.node_rank), b"", token=self._token)
+        key = self._key(self.record.node_rank)
+        left = set_key(self._url, self._job_id, key, b"", token=self._token)
+        holder = None if left.is_set else LauncherRecord.from_bytes(left.value)
+        if holder is not None and holder.is_process(self.record):
+            # A renewal that was under way in another thread came first.
+            set_key(self._url, self._job_id, key, b"", token=left.token)
 
     def _key(self, node_rank: int) -> str:
         return f"launcher/{self.record.name}" if self._nnodes == 1 else f"launcher/node/{node_rank}"

@@ -159,6 +159,14 @@ def test_a_claim_is_made_again_at_a_coordinator_that_lost_its_journal(
         assert holder_of(other, job) == mine.record
 
 
+def test_a_claim_is_released_although_a_renewal_of_it_was_still_under_way(url: str, job: str) -> None:
+    mine = claim_of_this_process(url, job)
+    mine.take(takeover=False)
+    put(url, job, replace(mine.record, beat=1))
+    mine.release()
+    assert get_key(url, job, KEY).value == b""
+
+
 def test_a_claim_that_was_taken_over_is_left_to_its_new_holder(url: str, job: str) -> None:
     mine = claim_of_this_process(url, job)
     mine.take(takeover=False)
