@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from strata.client.unary import get_key
 from strata.errors import CoordinatorLostError
 from strata.run.exits import HUNG, PREEMPTED
 from strata.run.job_folder import STOPPED
 from strata.run.launch import launcher as launcher_module
+from strata.run.launch import standalone
 from strata.run.launch.claim import JobClaim, JobTakenError, LauncherRecord
 from strata.run.launch.launcher import Launcher
 from strata.run.launch.plan import LaunchPlan, NodesMissingError
@@ -101,6 +104,7 @@ async def test_machines_that_do_not_come_are_named(tmp_path: Path, url: str, mon
         "job 'j' waited 600 s for the launchers of 3 machines, and node ranks 0, 2 did not come; start them, or "
         "lower --nnodes"
     )
+    assert get_key(url, "j", "launcher/node/1").value == b"", "another launcher may have the claim now"
 
 
 async def test_two_machines_with_one_name_are_refused(
@@ -226,6 +230,18 @@ async def test_a_standalone_coordinator_that_refuses_its_options_says_so(caplog:
             pass
     assert "the coordinator did not start; the end of its log" in caplog.text
     assert "--no-such-option" in caplog.text
+
+
+@pytest.mark.full
+async def test_a_standalone_coordinator_that_is_not_ready_in_time_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standalone, "READY_S", 0.0)
+    coordinator = StandaloneCoordinator()
+    with pytest.raises(CoordinatorLostError):
+        await coordinator.__aenter__()
+    with pytest.raises(ProcessLookupError):
+        os.kill(coordinator.pid, 0)
 
 
 @pytest.mark.full

@@ -75,7 +75,11 @@ class StandaloneCoordinator:
         return self._process.pid
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        try:
+            await self._start()
+        except CoordinatorLostError:
+            await self._stop()
+            raise
         if not self._is_open:
             token = self._token_file.read_text().strip()
             self._stack.enter_context(keeping_local_token(token, self._ports, pid=os.getpid()))
@@ -86,11 +90,15 @@ class StandaloneCoordinator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._keeping is not None
-        assert self._process is not None
         self._stack.close()
         self._keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._keeping
+        await self._stop()
+
+    async def _stop(self) -> None:
+        """End the process and wait for it, and delete its journal if that is temporary."""
+        assert self._process is not None
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
