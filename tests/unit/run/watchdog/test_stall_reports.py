@@ -56,6 +56,35 @@ def test_a_stall_is_reported_once_when_it_is_named_and_once_when_it_is_over(tmp_
     watchdog.close()
 
 
+def test_a_worker_that_is_alone_is_not_ended_but_told_where_its_stacks_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog = Watchdog(Told(), Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
+    watchdog.arm(6, rank=0)
+    for later_s in (1_100, 1_200):
+        watchdog.tick(NOW_S + later_s)
+    (message,) = told(caplog)
+    (stacks,) = tmp_path.iterdir()
+    assert message.startswith("rank 0 (w1) stands still for 1100 s in step 7 at ")
+    assert message.endswith(f". Its stacks are in {stacks}")
+    assert "in test_a_worker_that_is_alone" in stacks.read_text()
+    watchdog.close()
+
+
+def test_a_step_that_is_done_without_a_loop_begins_the_watch_again(tmp_path: Path) -> None:
+    team = Told()
+    watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
+    watchdog.arm(6, rank=0)
+    watchdog.disarm()
+    watchdog.tick(NOW_S + 600)
+    assert team.stalls == [], "nothing is a stall between two loops"
+    watchdog.done(7)
+    watchdog.tick(NOW_S + 600)
+    ((reason, _),) = team.stalls
+    assert "rank 0 (w1) stands still for 600 s in step 8 at " in reason
+    watchdog.close()
+
+
 def test_the_events_of_the_job_show_it() -> None:
     bench = Bench()
     bench.join("a")
