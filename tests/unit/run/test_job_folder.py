@@ -1,0 +1,25 @@
+"""The folder of a job on this machine: the newest run is found, and old ones do not fill the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata.run.job_folder import KEPT_RUNS, make_folder
+
+
+def test_a_new_run_is_the_latest_and_only_the_newest_are_kept(tmp_path: Path) -> None:
+    old = [f"20200101-0000{number:02}-1" for number in range(KEPT_RUNS + 2)]
+    for name in old:
+        (tmp_path / "runs" / name / "logs").mkdir(parents=True)
+    made = make_folder(tmp_path)
+    assert (tmp_path / "latest").resolve() == made.path.resolve()
+    assert made.logs.is_dir()
+    kept = sorted(each.name for each in (tmp_path / "runs").iterdir())
+    assert kept == [*old[-(KEPT_RUNS - 1) :], made.path.name]
+    assert made.path.stat().st_mode & 0o077 == 0, "it holds a token"
+
+
+def test_a_second_run_replaces_the_link_to_the_latest(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("runs/gone")
+    assert (tmp_path / "latest").resolve() != make_folder(tmp_path).path
+    assert (tmp_path / "latest" / "lives").is_dir()
