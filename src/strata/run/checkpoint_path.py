@@ -53,7 +53,7 @@ def check_checkpoint_store(settings: Settings) -> None:
     bucket = settings.checkpoint_bucket
     if bucket is None:
         storage_from_env()  # raises what is missing
-        return
+    assert bucket is not None
     storage = open_storage(f"{scheme}://{bucket}", retry=RetryPolicy(max_elapsed_s=PATIENCE_S))
     key = f"{checkpoints_directory(settings.job_id)}/start-{uuid.uuid4().hex}"
     try:

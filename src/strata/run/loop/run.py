@@ -23,7 +23,6 @@ from strata.errors import (
     ForeignCheckpointError,
     JobWaitingError,
     Reconfigure,
-    StrataError,
 )
 from strata.run.data.datasets import Datasets, count_steps
 from strata.run.exit_code import ExitCode
@@ -307,9 +306,6 @@ class Run:
         self._meter.close()
         try:
             self._report_progress()
-        except StrataError as error:
-            log.debug("the last progress was not reported: %s", error)
-        try:
             with self._waits.waiting("pending saves are committed", timeout_s=timeout_s, part="save"):
                 self.checkpoints.close(timeout_s)
         except CheckpointTimeoutError as error:
