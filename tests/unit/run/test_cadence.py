@@ -133,3 +133,10 @@ def test_a_cadence_that_cannot_be_kept_says_what_can(text: str | int) -> None:
 def test_a_cadence_that_contradicts_itself_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"use|not both"):
         Cadence(**fields)
+
+
+@pytest.mark.parametrize(
+    ("cadence", "interval_s"), [(Cadence(every_steps=10), 0.0), (Cadence(every_s=60), 60.0), (Cadence(), 0.0)]
+)
+def test_before_the_first_save_only_a_cadence_in_seconds_has_an_interval(cadence: Cadence, interval_s: float) -> None:
+    assert timer(cadence).interval_s(now_s=1.0) == interval_s

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from strata.checkpoint import CheckpointManager, Slice
 from strata.checkpoint.format.tree import flatten
 from strata.checkpoint.save.pieces import cut_pieces
+from strata.errors import StrataError
 from strata.run.loop.state import find_own_buffers, is_spread, put_back, spread, to_like, to_tree
 
 
@@ -125,6 +126,14 @@ def test_plain_values_and_trees_with_slices_stay_as_they_are() -> None:
     plain = {"n": 3, "text": "x", "raw": b"y", "list": [1, (2.0, None)]}
     assert spread(plain, rank=1, world_size=2) == plain
     assert not is_spread({"a": [1, (np.zeros(2),)]})
+
+
+def test_what_no_checkpoint_can_keep_is_left_for_the_checkpoint_to_name(tmp_path: Path) -> None:
+    refused = np.array([object()])
+    share = spread({"w": np.zeros(4), "bad": refused}, rank=0, world_size=2)
+    assert share["bad"] is refused
+    with CheckpointManager(tmp_path) as manager, pytest.raises(StrataError, match="bad"):
+        manager.save(share, 1)
 
 
 def test_containers_keep_their_kind_in_what_each_worker_saves() -> None:
