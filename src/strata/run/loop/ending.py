@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from strata.errors import CheckpointError, Reconfigure
@@ -74,7 +75,11 @@ class Ending:
             return False
         if left is not None and left.failure is not None:
             if self._team.client is None:
-                return False  # alone, it goes back to its last checkpoint
+                # Alone, it goes back to its last checkpoint, which may still be on its way.
+                if run.last_save is not None:
+                    with suppress(CheckpointError):
+                        self._wait(run.last_save)
+                return False
             name = type(left.failure).__name__
             raise RuntimeError(
                 f"the loop before this one was left in step {left.number} by {name}, so the state may be that of half "

@@ -68,6 +68,24 @@ def test_a_loop_without_an_end_is_refused(tmp_path: Path) -> None:
         run.steps({})
 
 
+def test_alone_a_loop_after_a_step_that_failed_goes_back_to_the_last_checkpoint(tmp_path: Path) -> None:
+    state = {"x": np.zeros(1)}
+    with join(tmp_path) as run:
+        with pytest.raises(ZeroDivisionError):
+            for step in run.steps(state, until=6):
+                with step:
+                    state["x"] += 1
+                    1 / (step.number - 5)
+        assert state["x"] == 5, "half of the fifth step is done"
+        numbers = []
+        for step in run.steps(state, until=6):
+            with step:
+                numbers.append(step.number)
+                state["x"] += 1
+    assert numbers == [4, 5, 6]
+    assert state["x"] == 6
+
+
 def test_a_checkpoint_that_is_lost_is_no_reason_to_begin_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(**_: object) -> None:
         raise CheckpointNotFoundError(7, path="checkpoints/default")
