@@ -127,7 +127,7 @@ async def test_two_machines_with_one_name_are_refused(
     assert caught.value.holder.node_rank == 1
 
 
-async def test_workers_leave_when_another_launcher_takes_the_job_over(
+async def test_workers_leave_when_another_launcher_took_the_job_over_during_an_outage(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher_module, "RENEW_S", 0.02)
@@ -136,6 +136,14 @@ async def test_workers_leave_when_another_launcher_takes_the_job_over(
     await asyncio.to_thread(mine.take, takeover=False)
     other = LauncherRecord(name="box", nproc=1, host="elsewhere", pid=1, started="1")
     await asyncio.to_thread(JobClaim(url, "default", other, nnodes=1).take, takeover=True)
+    renew, outages = mine.renew, iter([True, True])
+
+    def renew_late() -> LauncherRecord | None:
+        if next(outages, False):
+            raise CoordinatorLostError(url, waited_s=0.0)
+        return renew()
+
+    monkeypatch.setattr(mine, "renew", renew_late)
     renewing = asyncio.create_task(launched.launcher._renew(mine))
     async with asyncio.timeout(stretch(20)):
         await launched.launcher._stopping.wait()

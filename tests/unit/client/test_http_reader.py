@@ -82,6 +82,14 @@ def test_a_coordinator_that_hangs_up_within_its_answer_is_away(answer: bytes) ->
     assert caught.value.address == url
 
 
+def test_what_did_not_change_is_answered_from_memory() -> None:
+    with coordinator_thread(http_address="127.0.0.1:0") as coordinator:
+        reader = HttpReader(f"http://127.0.0.1:{coordinator.http_port}")
+        first = reader.get("/api/jobs")
+        assert reader.get("/api/jobs") is first
+        assert reader.get("/api/jobs", tenant=None) is first
+
+
 def url_of(coordinator: Coordinator) -> str:
     return f"127.0.0.1:{coordinator.grpc_port}"
 

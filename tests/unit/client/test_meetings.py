@@ -14,6 +14,7 @@ from strata.cluster.values import Meeting
 from strata.errors import (
     BarrierTimeoutError,
     GenerationChangedError,
+    UnauthenticatedError,
 )
 from tests.unit.client.protocol_worker import Worker, released
 
@@ -143,3 +144,15 @@ def test_a_meeting_ends_although_the_coordinator_never_comes_back(worker: Worker
     errors = [worker.answer(number) for number in numbers]
     assert all(isinstance(error, BarrierTimeoutError) for error in errors)
     assert [error.expected for error in errors] == [0, 2], "how many are expected is not known without a number"
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_worker_that_is_refused_for_good_waits_at_no_meeting_any_more(worker: Worker, is_noted: bool) -> None:
+    numbers = [worker.meet("epoch"), worker.meet("epoch"), worker.meet("other")]
+    for arrival in worker.sent(c.ArriveAtBarrier) if is_noted else ():
+        worker.reply(arrival.number, Done())
+    refusal = UnauthenticatedError("the token was revoked")
+    worker.take(worker.protocol.refuse(refusal, worker.now_s))
+    assert [worker.answer(number) for number in numbers] == [refusal] * 3
+    late = worker.ask(c.GetKey(key="k"))
+    assert worker.answer(late) is refusal, "and neither does what is asked later"

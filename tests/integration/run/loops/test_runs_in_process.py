@@ -22,10 +22,12 @@ from strata.cluster.values import RankInfo
 from strata.errors import (
     CheckpointError,
     CheckpointNotFoundError,
+    CheckpointTimeoutError,
     CoordinatorLostError,
     JobWaitingError,
     Reconfigure,
     StaleIncarnationError,
+    StorageFullError,
 )
 from strata.run.team.coordinated_team import CoordinatedTeam
 from strata.run.watchdog.waits import Waits
@@ -110,12 +112,13 @@ def test_a_script_that_overlooks_that_it_should_stop_is_stopped_by_its_next_step
     assert (caught.value.step, caught.value.is_saved, caught.value.code) == (2, False, 143)
 
 
+async def never_write(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
 def test_a_run_that_cannot_wait_for_its_last_save_says_so_and_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def never_write(*_: object) -> None:
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(LocalStorage, "write_new", never_write)
     run = join(tmp_path)
     run.restore({"x": np.zeros(1)})
@@ -125,6 +128,23 @@ def test_a_run_that_cannot_wait_for_its_last_save_says_so_and_leaves(
     assert "left before its last save was committed: " in caplog.text
     with pytest.raises(CheckpointError, match="the save of step 1 was stopped by close"):
         handle.result(stretch(30))
+
+
+def test_a_loop_whose_last_save_fails_raises_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: LocalStorage, path: str, *__: object) -> None:
+        raise StorageFullError(path, problem="no space left on device", backend="local")
+
+    monkeypatch.setattr(LocalStorage, "write_new", refuse)
+    with join(tmp_path) as run, pytest.raises(StorageFullError, match="no space left on device"):
+        list(run.steps({"x": np.zeros(1)}, until=2))
+
+
+def test_a_loop_whose_last_save_does_not_end_raises_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalStorage, "write_new", never_write)
+    monkeypatch.setattr("strata.run.loop.ending.MEET_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("strata.run.loop.run.ABANDON_S", 0.05)
+    with pytest.raises(CheckpointTimeoutError, match="the save of step 2"), join(tmp_path) as run:
+        list(run.steps({"x": np.zeros(1)}, until=2))
 
 
 def test_a_loop_that_cannot_change_its_membership_does_not_begin_in_another_generation(
