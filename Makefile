@@ -7,11 +7,13 @@ READY := $(VENV)/.ready
 PARTS ?=
 # Tests of make test compute more than they wait, and those of make test-full the other way round.
 CORES ?= $(shell nproc 2>/dev/null || echo 2)
+# MEASURE=1 records which lines of src/ the tests execute, in build/coverage, and takes longer.
+PYTEST := $(BIN)/$(if $(MEASURE),coverage run -m pytest,pytest)
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-slow test-deep fuzz mutate coverage test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
+.PHONY: help setup demo test test-full test-slow test-deep fuzz mutate coverage uncovered test-deploy test-ha check format generate lock simulate simulate-bugs services bench dashboard dashboard-check dist release-check docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,10 +34,10 @@ demo: $(STRATA)  ## a run that is killed and rescaled in front of your eyes, and
 	@$(BIN)/strata demo
 
 test: $(READY)  ## run the tests that need nothing but this environment, in at most 5 minutes
-	$(BIN)/pytest -n $$((1 + $(CORES))) --dist loadgroup -m "(quick or not full) and not slow"
+	$(PYTEST) -n $$((1 + $(CORES))) --dist loadgroup -m "(quick or not full) and not slow"
 
 test-full: $(READY)  ## run the other tests, on the real servers that make services installs, in at most 15 minutes
-	$(BIN)/pytest -n $$((2 * $(CORES))) --dist loadgroup -m "full and not quick and not slow"
+	$(PYTEST) -n $$((2 * $(CORES))) --dist loadgroup -m "full and not quick and not slow"
 
 test-slow: $(READY)  ## run the long proofs that make test and make test-full leave out
 	$(BIN)/pytest -n $(CORES) --dist loadgroup -m slow --durations=15
@@ -53,9 +55,13 @@ mutate: $(READY)  ## change the code in MUTANTS places per package and see wheth
 	@$(PYTHON) scripts/environment.py $(VENV) requirements/mutate.txt
 	$(BIN)/python -m scripts.mutate --mutants $(or $(MUTANTS),40) --seed $(or $(SEED),1) $(PACKAGES)
 
-coverage: $(READY)  ## run the tests, and list the lines of src/ that none executes; fails if one is not in tests/uncovered.toml
+coverage: $(READY)  ## run both lanes, and list the lines of src/ that no test executes, also as HTML; needs make services
 	rm -rf build/coverage
-	CI=true $(BIN)/coverage run -m pytest -n $$((1 + $(CORES))) --dist loadgroup -m "not slow"
+	CI=true $(MAKE) MEASURE=1 test
+	CI=true $(MAKE) MEASURE=1 test-full
+	$(BIN)/python -m scripts.uncovered --html
+
+uncovered: $(READY)  ## fail if a line that no test executed with MEASURE=1 is not listed in tests/uncovered.toml
 	$(BIN)/python -m scripts.uncovered
 
 check: $(READY)  ## formatting, lint, types, layers, generated files

@@ -1,8 +1,9 @@
 """Fail when a line of src/ is executed by no test and is not listed in tests/uncovered.toml, or when an entry is stale.
 
-``make coverage`` runs it after the tests. It combines what the processes measured, prints the unexecuted lines of each
-file, and writes build/coverage/html, which also has the branches. With ``--entries`` it prints entries for all lines
-that are not listed, to be put into tests/uncovered.toml under a reason. There, each reason has these keys:
+CI and ``make coverage`` run it after the tests. It combines what the processes measured, and prints the unexecuted
+lines of each file. With ``--html`` it also writes build/coverage/html, which has the branches, too. With ``--entries``
+it prints entries for all lines that are not listed, to be put into tests/uncovered.toml under a reason. There, each
+reason has these keys:
 
 reason     why no test executes this code
 functions  by file (its path below src/) and qualified name of a function, how many of its lines are not executed; ""
@@ -168,6 +169,7 @@ def main() -> int:
     """Combine the measurements, report them, and return 1 if src/ and the list disagree."""
     parser = argparse.ArgumentParser(description="Compare the lines that no test executes with tests/uncovered.toml.")
     parser.add_argument("--entries", action="store_true", help="print entries for the lines that are not listed")
+    parser.add_argument("--html", action="store_true", help=f"write {HTML}, with lines and branches")
     options = parser.parse_args()
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
     try:
@@ -180,8 +182,9 @@ def main() -> int:
         print(write_entries(files, entries))
         return 0
     coverage.report()
-    coverage.html_report()
-    print(f"Wrote {HTML}")
+    if options.html:
+        coverage.html_report()
+        print(f"Wrote {HTML}")
     problems = judge(files, entries)
     for problem in problems:
         print(problem)
