@@ -243,6 +243,12 @@ def test_a_type_of_numpy_that_is_none_is_a_value_error(descr: str) -> None:
         parse_header(header(descr))
 
 
+@pytest.mark.parametrize("descr", ["<i4' 'shape': (", "<i4', 'shape"])
+def test_a_header_of_numpy_that_is_no_header_is_a_value_error(descr: str) -> None:
+    with pytest.raises(ValueError, match="its header cannot be read: "):
+        parse_header(header(descr))
+
+
 @pytest.mark.parametrize("shape", ["(-3,)", "(3, -2)"])
 def test_a_shape_with_a_size_below_zero_is_named(tmp_path: Path, shape: str) -> None:
     (tmp_path / "a.npy").write_bytes(header("<i4", shape) + bytes(100))
@@ -289,6 +295,16 @@ def test_a_damaged_member_of_an_archive_is_named_when_it_is_read(
     rows = open_at(tmp_path)
     with pytest.raises(CorruptFileError, match=rf"a\.npz \(byte 0\).*{problem}"):
         rows.read(0, 1)
+
+
+def test_a_member_that_cannot_be_inflated_is_named_when_it_is_indexed(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.arange(3))
+    data = (tmp_path / "a.npz").read_bytes()
+    begin = data.index(b"x.npy") + 5 + int.from_bytes(data[28:30], "little")
+    # A block of a kind that deflate does not have.
+    (tmp_path / "a.npz").write_bytes(put(data, begin, b"\xff"))
+    with pytest.raises(CorruptFileError, match=r"a\.npz \(byte 0\).*x\.npy: .*invalid block type"):
+        open_at(tmp_path)
 
 
 def test_a_member_that_lies_outside_of_its_archive_is_named(tmp_path: Path) -> None:

@@ -225,6 +225,13 @@ def test_lines_of_nothing_but_blanks_are_records(
     assert {column: read(tmp_path)[column] for column in expected} == expected
 
 
+@pytest.mark.parametrize("line", ["a,b,a", "a,b\0"])
+def test_a_first_line_of_csv_that_is_no_header_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{line}\n1,2,3\n")
+    with pytest.raises(CorruptFileError, match=r"\(header, byte 0\).*no header with a name for each.*header=false"):
+        read(tmp_path)
+
+
 def test_csv_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
     (tmp_path / "0.csv").write_bytes(b"\xef\xbb\xbf1,x\n2,y\n")
     (tmp_path / "1.csv").write_text("\n3,z\n")

@@ -95,3 +95,10 @@ def test_a_row_group_that_begins_nowhere_is_refused() -> None:
     for wrong in (b"\x26\x09", b"\x28\x00"):
         with pytest.raises(ValueError, match="its footer names a place outside of the file"):
             parse_footer(footer.replace(b"\x26\x08", wrong, 1))
+
+
+@pytest.mark.parametrize("field", [b"\xf7" + bytes(8), b"\xf3\xff", b"\xf8\x03abc", b"\xf9\x23\x01\x02", b"\xfc\0"])
+def test_fields_of_later_versions_are_passed_over(field: bytes) -> None:
+    """A double, a byte, a text, a list of bytes and a struct, none of which a footer has today."""
+    footer = footer_of(TABLE)
+    assert parse_footer(footer[:-1] + field + footer[-1:]) == parse_footer(footer)

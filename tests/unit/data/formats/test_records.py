@@ -109,6 +109,15 @@ def test_raw_records_are_bytes(tmp_path: Path) -> None:
         open_at(tmp_path)
 
 
+@pytest.mark.parametrize(("position", "part"), [(0, "length"), (9, "length"), (12, "data"), (-1, "data")])
+def test_a_checksum_of_a_tfrecord_that_is_wrong_is_named(tmp_path: Path, position: int, part: str) -> None:
+    content = bytearray(record(b"text"))
+    content[position] ^= 1
+    (tmp_path / "a.tfrecord").write_bytes(record(b"good") + content)
+    with pytest.raises(CorruptFileError, match=f"record 1, byte 20.*the checksum of the record's {part} is wrong"):
+        open_at(tmp_path, raw=True)
+
+
 @given(position=st.integers(0, 10_000), bit=st.integers(0, 7))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_in_a_tfrecord_is_found_where_it_is(tmp_path: Path, position: int, bit: int) -> None:
@@ -295,6 +304,7 @@ def test_sizes_beyond_the_octal_digits_of_a_header_are_read(tmp_path: Path) -> N
         (extended(("size", "9" * 60)), f"the size of a member is '{'9' * 20}'"),
         (with_size("0.txt", b"-00000001000"), "the size of a member is below zero"),
         (with_size("0.txt", b"99999999999\0"), "no header of a member begins here"),
+        (tarfile.TarInfo("0.txt").tobuf().replace(b"0.txt", b"1.txt"), "the checksum of a member's header is wrong"),
         (plain_tar(("0.txt", b"a"), ("0.TXT", b"b"), end=b""), "it has two members 0.TXT"),
         (extended(("GNU.sparse.map", "x,y"), ("GNU.sparse.size", "9")), "the holes of a sparse member cannot be read"),
     ],
