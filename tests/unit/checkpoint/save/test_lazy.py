@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from strata.checkpoint import CheckpointManager
+from strata.checkpoint.format.layout import plan_part
+from strata.checkpoint.format.tree import flatten
+from strata.checkpoint.save.lazy import Seal
 from strata.checkpoint.save.staging import StagingPool
 from strata.errors import CheckpointTimeoutError, StateChangedError
 from tests.testbed.pace import stretch
@@ -260,6 +263,20 @@ def test_arrays_and_transposed_parameters_are_staged_at_once(tmp_path: Path, hel
         restored = manager.load().data
     assert restored["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert restored["a"].tolist() == [0, 1, 2, 3]
+
+
+def test_where_bytes_cannot_be_looked_at_torchs_count_of_changes_decides() -> None:
+    # A tensor with gaps stands for one on an accelerator: its bytes do not lie here as they are saved.
+    weight = torch.arange(6.0).reshape(2, 3).t()
+    flat = flatten({"w": weight})
+    plan, pool = plan_part(flat.leaves), StagingPool(1)
+    image, seal = pool.lend(plan.size_bytes), Seal(1, flat.leaves)
+    pool.copy_tensors(image, plan, flat.leaves, in_order=False)
+    seal.check(image, plan)
+    weight.add_(1)
+    with pytest.raises(StateChangedError, match=r"w .*changed before it was staged"):
+        seal.check(image, plan)
+    pool.close()
 
 
 def test_a_lazy_save_is_pending_from_the_call_on(tmp_path: Path, held: threading.Event) -> None:
