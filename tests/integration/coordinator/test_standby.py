@@ -15,8 +15,10 @@ from strata.errors import NotLeaderError
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import coordinator_pb2_grpc as stubs
 from strata.wire.errors import ERROR_TRAILER, from_error
+from tests.testbed.network.model_etcd import serving_model
 from tests.testbed.network.raw_channel import RawChannel
 from tests.testbed.pace import stretch
+from tests.testbed.waiting import wait_until
 
 LEADER = Leader(grpc="10.0.0.7:50051", http="http://10.0.0.7:8080", term=3)
 BEAT = pb.Heartbeat(worker_id="w", incarnation="1")
@@ -122,3 +124,28 @@ async def test_a_coordinator_that_leads_no_more_hangs_up_on_every_stream_also_on
                     await call.read()
             assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, str(error))
     assert not standby.sessions.open
+
+
+async def test_a_coordinator_on_etcd_serves_everyone_once_it_leads_where_no_token_was_made() -> None:
+    with serving_model() as etcd:
+        config = CoordinatorConfig(
+            grpc_address="127.0.0.1:0", channel_address="127.0.0.1:0", state=str(etcd.target), leader_lease_s=600
+        )
+        async with Coordinator(config) as coordinator:
+            address = f"127.0.0.1:{coordinator.grpc_port}"
+            async with grpc.aio.insecure_channel(address) as channel:
+                stub = stubs.CoordinatorStub(channel)
+                loop, elector = asyncio.get_running_loop(), coordinator.elector
+                assert elector is not None
+
+                def leads() -> bool:
+                    loop.call_soon_threadsafe(elector._wake.set)
+                    return coordinator.leadership.is_leader
+
+                await asyncio.to_thread(wait_until, leads, "the leadership")
+                registered = await stub.RegisterWorker(pb.RegisterWorker(worker_id="w", incarnation="1"))
+                assert registered.world_size == 1
+                found = await stub.Describe(pb.Describe())
+                assert (found.is_leader, found.leader, found.term) == (True, address, 1)
+        # Its leadership ended with it: another one can lead at once.
+        assert [key for key, kv in etcd.find(b"strata/").items() if kv.lease] == []

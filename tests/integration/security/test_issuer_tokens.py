@@ -217,6 +217,15 @@ def test_keys_are_fetched_from_where_the_issuer_has_moved_them_and_its_own_token
     assert issuer.brought == {"/.well-known/openid-configuration": brought, "/moved": brought, "/keys": None}
 
 
+def test_an_issuer_is_not_asked_again_right_after_it_was(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.coordinator.entry.oidc.MIN_REFRESH_S", 1e6)
+    known = ask_for_keys(issuer)
+    assert "/keys" in issuer.brought
+    issuer.brought.clear()
+    known.refresh()
+    assert issuer.brought == {}
+
+
 def test_an_issuer_that_has_another_name_is_not_believed(issuer: Issuer, caplog: pytest.LogCaptureFixture) -> None:
     keys = issuer.answer("/keys")
     found = {"issuer": "https://other.example", "jwks_uri": f"{issuer.url}/keys"}

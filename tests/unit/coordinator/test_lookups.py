@@ -76,7 +76,9 @@ async def test_a_job_that_was_removed_and_made_again_is_not_answered_with_the_sh
 
 
 async def test_a_worker_can_be_named_by_its_rank_and_one_that_there_is_not_is_refused(asked: Asked) -> None:
-    assert await asked.ask(rank=0) == await asked.ask(worker_id="a")
+    first = await asked.ask(rank=0)
+    assert isinstance(first, pb.DataShards)
+    assert await asked.ask(worker_id="a") == await asked.ask(rank=0) == first
     for rank in (-1, 1):
         refused = await asked.ask(rank=rank)
         assert isinstance(refused, UnknownWorkerError)

@@ -212,3 +212,14 @@ async def test_a_coordinator_that_leads_no_more_announces_no_generation(
     sessions.hang_up(NotLeaderError("b:50051", term=2))
     announce()
     assert connections.sent["a"] == []
+
+
+async def test_where_many_are_to_be_told_of_a_generation_all_of_them_are_told_some_at_a_time(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANNOUNCED_AT_ONCE", 2)
+    for name in "bcdefg":
+        connections.say(register(name))
+    for name in "abcdefg":
+        await connections.wait_until_sent(name, "generation 7")
+    assert {name: sent.count("generation 7") for name, sent in connections.sent.items()} == dict.fromkeys("abcdefg", 1)

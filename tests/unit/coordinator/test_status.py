@@ -33,6 +33,7 @@ async def test_a_job_shows_which_workers_its_barriers_and_checkpoints_wait_for_a
     await dispatcher.ask(c.ArriveAtBarrier(**sender, generation=3, name="epoch"))
     report = PartReport("step_5/a", 1, "")
     await dispatcher.ask(c.ReportPart(**sender, generation=3, step=5, epoch=0, report=report))
+    await dispatcher.ask(c.RegisterDataset(dataset_id="d", total_samples=95, shard_size=10))
     (job,) = describe(dispatcher.cluster, LOCAL, now_s=dispatcher.now_s()).jobs
     assert [(each.name, each.arrived, each.expected, list(each.missing)) for each in job.barriers] == [
         ("epoch", 1, 2, ["b"])
@@ -40,6 +41,7 @@ async def test_a_job_shows_which_workers_its_barriers_and_checkpoints_wait_for_a
     assert [(each.step, each.writing, list(each.missing)) for each in job.pending] == [(5, False, ["b"])]
     assert [(each.step, each.reason) for each in job.rejected] == [(2, "a part is gone")]
     assert [each.step for each in job.checkpoints] == [1]
+    assert [(each.dataset_id, each.total_samples, each.total_shards) for each in job.datasets] == [("d", 95, 10)]
 
 
 async def test_whoever_follows_events_goes_on_after_the_last_one_when_the_journal_was_replayed() -> None:
