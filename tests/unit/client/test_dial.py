@@ -8,10 +8,8 @@ import select
 import socket
 import ssl
 import struct
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from strata.client.transport import ChannelTransport, TransportLostError
 from strata.config import load_settings
 from strata.coordinator.entry.certificates import make_certificates
 from strata.errors import ConfigError, StrataError, TokenFileError, UnsafeTokenError
+from tests.testbed.network.one_connection import one_connection
 from tests.testbed.pace import stretch
 
 SECRET = "strata_abc_0123456789abcdef"
@@ -152,22 +151,6 @@ def sign_weakly(cert: Path, key: Path) -> None:
     key.write_bytes(weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
-@contextmanager
-def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Take one connection and do something to it; give the address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                answer(connection)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(stretch(20))
-
-
 def reset(connection: socket.socket) -> None:
     select.select([connection], [], [], stretch(10))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -184,7 +167,7 @@ def test_a_port_that_breaks_off_the_handshake_is_told_from_one_that_does_not_ans
 ) -> None:
     if answer is stay_silent:
         monkeypatch.setattr("strata.client.dial.PROBE_TIMEOUT_S", 0.05)
-    with answering(answer) as address:
+    with one_connection(answer) as address:
         error = dial(f"grpcs://{address}").find_tls_problem(address, name=address)
     assert error is not None
     assert error.address == address

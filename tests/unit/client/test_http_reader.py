@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,24 +17,8 @@ from strata.coordinator.entry.certificates import make_certificates
 from strata.coordinator.server import Coordinator
 from strata.errors import CoordinatorLostError, StrataError, UntrustedCoordinatorError
 from tests.testbed.coordinator import coordinator_thread
-from tests.testbed.pace import stretch
+from tests.testbed.network.one_connection import one_connection
 from tests.testbed.process import free_ports
-
-
-@contextmanager
-def serving(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Take one connection, do something with it, and hang up; give the address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def take() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                serve(connection)
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(stretch(20))
 
 
 @contextmanager
@@ -48,7 +31,7 @@ def answering(answer: bytes) -> Iterator[str]:
             request += connection.recv(4096)
         connection.sendall(answer)
 
-    with serving(serve) as address:
+    with one_connection(serve) as address:
         yield f"http://{address}"
 
 
@@ -129,6 +112,6 @@ def test_a_reader_without_a_certificate_is_told_that_it_needs_one(
             while plain.recv(4096):
                 pass
 
-    with serving(refuse) as address, pytest.raises(UntrustedCoordinatorError) as caught:
+    with one_connection(refuse) as address, pytest.raises(UntrustedCoordinatorError) as caught:
         HttpReader(f"https://{address}").get("/api/health")
     assert caught.value.problem == f"{NO_CERTIFICATE} (tlsv13 alert certificate required)"

@@ -24,6 +24,7 @@ from strata.dashboard import upstream
 from strata.dashboard.page_server import DashboardServer
 from strata.dashboard.upstream import Upstream
 from strata.errors import PortTakenError
+from tests.testbed.network.one_connection import one_connection
 from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports
 from tests.testbed.web import serve_files
@@ -155,18 +156,13 @@ def test_of_several_coordinators_one_that_answers_is_asked_and_all_are_named_if_
 @contextmanager
 def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     """The address of something that takes one connection, reads what is asked, and does this with it."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1 << 16)
-                answer(connection)
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        answer(connection)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join()
+    with one_connection(serve) as address:
+        yield address
 
 
 def test_what_does_not_speak_http_is_told_from_what_is_away() -> None:
