@@ -142,6 +142,13 @@ async def test_an_answer_that_breaks_off_is_asked_for_again_until_all_of_it_is_t
     assert next(cuts, None) is None
 
 
+async def test_a_buffer_is_filled_from_where_it_is_asked_for(bucket: Bucket) -> None:
+    bucket.objects["x"] = CONTENT
+    buffer = bytearray(100)
+    await s3(bucket).read_into("x", buffer, start=7)
+    assert buffer == CONTENT[7:107]
+
+
 async def test_answers_that_always_break_off_are_given_up_with_the_reason(bucket: Bucket) -> None:
     bucket.objects["x"] = CONTENT
     bucket.cut = lambda body: (body[:1_000], len(body))

@@ -115,15 +115,15 @@ async def _fetch(ref: ObjectRef, part: memoryview, start: int, etag: str | None,
     options: GetOptions = {"range": (start, start + len(part))}
     if etag is not None:
         options["if_match"] = etag
-    for attempt in range(1, STREAM_ATTEMPTS + 1):
+    attempts_left = STREAM_ATTEMPTS
+    while True:
         try:
-            await _copy(ref, result or await _get(ref, options), part)
+            return await _copy(ref, result or await _get(ref, options), part)
         except (StorageUnavailableError, CorruptObjectError):
-            if attempt == STREAM_ATTEMPTS:
+            attempts_left -= 1
+            if not attempts_left:
                 raise
             result = None
-        else:
-            return
 
 
 async def _get(ref: ObjectRef, options: GetOptions) -> GetResult:
