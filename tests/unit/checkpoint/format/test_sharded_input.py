@@ -130,6 +130,23 @@ def test_a_rank_that_is_not_in_the_mesh_of_a_tensor_saves_nothing_of_it(tmp_path
     assert restored["halves"].tolist() == restored["both"].tolist() == values.tolist()
 
 
+@pytest.mark.parametrize("meshes", [[[0, 1], [2, 3]], [[0, 1, 2, 3]]], ids=["two meshes alike", "one mesh of all"])
+def test_what_several_meshes_hold_alike_is_written_once(tmp_path: Path, meshes: list[list[int]]) -> None:
+    from torch.distributed.tensor import Shard
+
+    values = torch.arange(40_000.0)
+    with CheckpointManager(tmp_path / "run") as manager:
+        for rank in range(4):
+            (mesh,) = [ranks for ranks in meshes if rank in ranks]
+            local = values.chunk(len(mesh))[mesh.index(rank)].clone()
+            with ranked(rank, 4):
+                manager.save({"w": lay_out(local, mesh, Shard(0))}, 1, part=rank, parts=4, replicated="w")
+        manager.commit(1)
+        assert torch.equal(manager.load().data["w"], values)
+    written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*.safetensors"))
+    assert values.nbytes <= written < 1.5 * values.nbytes
+
+
 def test_a_mesh_that_does_not_divide_the_ranks_is_saved_as_it_is(tmp_path: Path) -> None:
     from torch.distributed.tensor import Replicate
 

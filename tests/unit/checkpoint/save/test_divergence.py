@@ -15,6 +15,7 @@ from strata.checkpoint import CheckpointManager, SavePolicy, Slice
 from strata.cli.app import app
 from strata.errors import DivergedReplicasWarning, ReplicasDivergedError
 from strata.run.loop.state import spread
+from tests.testbed.pace import stretch
 
 RANKS = 3
 
@@ -64,6 +65,15 @@ def test_a_save_with_replicas_that_differ_fails_if_asked_and_commits_nothing(tmp
     assert caught.value.ranks == [1]
     with CheckpointManager(tmp_path) as manager:
         assert manager.list_checkpoints() == []
+
+
+def test_a_replica_that_differs_is_named_by_a_lazy_save_too(tmp_path: Path) -> None:
+    for rank in range(RANKS):
+        with CheckpointManager(tmp_path) as manager:
+            state = spread(weights(rank), rank=rank, world_size=RANKS)
+            manager.save_background(state, 1, part=rank, parts=RANKS, lazy=True).result(stretch(30))
+    with CheckpointManager(tmp_path) as manager, pytest.warns(DivergedReplicasWarning, match=r"rank 2 held .* of w "):
+        manager.commit(1)
 
 
 def test_most_ranks_are_taken_to_be_right_also_against_rank_0(tmp_path: Path) -> None:
