@@ -61,8 +61,8 @@ coverage: $(READY)  ## run both lanes, and list the lines of src/ that no test e
 	CI=true $(MAKE) MEASURE=1 test-full
 	$(BIN)/python -m scripts.uncovered --html
 
-uncovered: $(READY)  ## fail if a line that no test executed with MEASURE=1 is not listed in tests/uncovered.toml
-	$(BIN)/python -m scripts.uncovered
+uncovered: $(READY)  ## list the lines that no test executed with MEASURE=1; fails if coverage has dropped
+	$(BIN)/python -m scripts.uncovered --tolerate 20
 
 check: $(READY)  ## formatting, lint, types, layers, generated files
 	$(BIN)/ruff format --check --quiet .

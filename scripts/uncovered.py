@@ -13,6 +13,10 @@ sometimes  true if chance decides whether a test executes them
 
 An entry is stale if its code is gone, or if tests execute all lines of a function or a line that it names (which
 ``sometimes`` allows). More unexecuted lines in a function than its entry says are not listed.
+
+Processes that tests kill at random moments are not measured, so lines that are executed today may not be tomorrow.
+With ``--tolerate 20`` up to 20 lines that are not listed, and stale entries, are printed and do not fail the run; a
+function of which no line is executed always does.
 """
 
 from __future__ import annotations
@@ -129,6 +133,14 @@ def find_unlisted(files: Mapping[str, Sequence[Line]], entries: Sequence[Entry])
     return found
 
 
+def has_dropped(files: Mapping[str, Sequence[Line]], entries: Sequence[Entry], *, tolerated_lines: int) -> bool:
+    """Return whether more lines are not listed than chance explains, or all lines of some function are not."""
+    unlisted = find_unlisted(files, entries)
+    executed = {(file, line.function) for file, lines in files.items() for line in lines if line.is_executed}
+    is_whole = any((file, line.function) not in executed for file, lines in unlisted.items() for line in lines)
+    return is_whole or sum(map(len, unlisted.values())) > tolerated_lines
+
+
 def _find_stale(lines: Sequence[Line], entry: Entry) -> Iterator[str]:
     for function in entry.functions:
         yield from _judge_named(entry, function or "the module", [line for line in lines if line.function == function])
@@ -170,6 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the lines that no test executes with tests/uncovered.toml.")
     parser.add_argument("--entries", action="store_true", help="print entries for the lines that are not listed")
     parser.add_argument("--html", action="store_true", help=f"write {HTML}, with lines and branches")
+    parser.add_argument("--tolerate", type=int, metavar="LINES", help="pass with up to so many lines not listed")
     options = parser.parse_args()
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
     try:
@@ -190,6 +203,8 @@ def main() -> int:
         print(problem)
     if problems:
         print(f"{len(problems)} problems: write a test, or list the line with a reason in {LISTED.relative_to(ROOT)}")
+    if options.tolerate is not None:
+        return 1 if has_dropped(files, entries, tolerated_lines=options.tolerate) else 0
     return 1 if problems else 0
 
 
