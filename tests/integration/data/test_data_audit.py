@@ -39,7 +39,8 @@ class Workers:
         self._folder = folder
         self._url = url
         self._command = [sys.executable, "-m", "tests.testbed.programs.counting_worker", str(folder), order]
-        self._command += [str(EPOCHS), "0.02"]
+        # On a busy machine a worker takes longer to start: the others must not be done before it is back.
+        self._command += [str(EPOCHS), str(stretch(0.02))]
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, name: str) -> None:

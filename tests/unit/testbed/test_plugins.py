@@ -107,7 +107,7 @@ class TestLong:
 
 def test_what_needs_a_part_is_left_to_the_full_lane(tmp_path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    quick, full = re.findall(r'^\t.*pytest .*-m "(.*full.*)"$', makefile, re.MULTILINE)
+    quick, full = re.findall(r'^\t\$\(PYTEST\) .*-m "(.*full.*)"$', makefile, re.MULTILINE)
     code, output = run_pytest(tmp_path, LANES, "-m", quick)
     assert code == 0, output
     assert named("PASSED", output) == {"test_quick", "test_short_among_long"}

@@ -12,6 +12,7 @@ import typer
 
 from strata.cli.output import AsJson, escape, print_json, print_json_line, print_table
 from strata.cli.watch.followed_events import follow_events
+from strata.cli.watch.interrupts import insistent_interrupts
 from strata.cli.watch.replicas import ask_replicas, print_replicas
 from strata.config import load_settings
 
@@ -40,19 +41,20 @@ def show_status(
 ) -> None:
     """Show replicas of the coordinator, and workers, datasets, barriers and checkpoints of all jobs."""
     url = _url(coordinator)
-    while True:
-        status, replicas = _ask_status(url)
-        if as_json:
-            print_json({**_as_dict(status), "replicas": replicas})
-        else:
-            if watch:
-                sys.stdout.write("\x1b[2J\x1b[H" if sys.stdout.isatty() else "\n")
-            print_replicas(replicas)
-            _print_status(status)
-        if not watch:
-            return
-        sys.stdout.flush()
-        time.sleep(1.0)
+    with insistent_interrupts():
+        while True:
+            status, replicas = _ask_status(url)
+            if as_json:
+                print_json({**_as_dict(status), "replicas": replicas})
+            else:
+                if watch:
+                    sys.stdout.write("\x1b[2J\x1b[H" if sys.stdout.isatty() else "\n")
+                print_replicas(replicas)
+                _print_status(status)
+            if not watch:
+                return
+            sys.stdout.flush()
+            time.sleep(1.0)
 
 
 def show_events(
@@ -69,20 +71,21 @@ def show_events(
 ) -> None:
     """Show what happened: who joined, failed or left, which checkpoints were committed or aborted, and why."""
     url = _url(coordinator)
-    for event in follow_events(url, job) if follow else _ask_events(url, job):
-        if audit and not event.by and not event.address:
-            continue
-        when = datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        if as_json:
-            print_json_line(_as_dict(event))
-        else:
-            who = f" {event.worker_id}" if event.worker_id else ""
-            cause = f" [{event.cause}]" if event.cause else ""
-            line = f"{event.job_id}{who}  {event.kind}{cause}: {event.reason}"
-            if audit:
-                line = f"{event.by or 'nobody'} at {event.address}  {line}"
-            sys.stdout.write(f"{when}  {escape(line)}\n")
-        sys.stdout.flush()
+    with insistent_interrupts():
+        for event in follow_events(url, job) if follow else _ask_events(url, job):
+            if audit and not event.by and not event.address:
+                continue
+            when = datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            if as_json:
+                print_json_line(_as_dict(event))
+            else:
+                who = f" {event.worker_id}" if event.worker_id else ""
+                cause = f" [{event.cause}]" if event.cause else ""
+                line = f"{event.job_id}{who}  {event.kind}{cause}: {event.reason}"
+                if audit:
+                    line = f"{event.by or 'nobody'} at {event.address}  {line}"
+                sys.stdout.write(f"{when}  {escape(line)}\n")
+            sys.stdout.flush()
 
 
 def _url(given: str | None) -> str:

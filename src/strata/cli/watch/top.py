@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strata.cli.output import AsJson, escape, print_json
+from strata.cli.watch.interrupts import insistent_interrupts
 from strata.cli.watch.status import DEFAULT_URL, Url
 from strata.config import load_settings
 from strata.errors import CoordinatorLostError
@@ -64,17 +66,15 @@ def _follow(reader: HttpReader, answer: dict[str, Any], job: str | None) -> None
 
     console = Console(highlight=False)
     lost = ""
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        try:
-            while True:
-                live.update(draw(answer, now_s=reader.time_s, lines=console.height, lost=lost), refresh=True)
-                time.sleep(EVERY_S)
-                try:
-                    answer, lost = reader.get("/api/dashboard", job=job), ""
-                except CoordinatorLostError as error:
-                    lost = str(error)
-        except KeyboardInterrupt:
-            return
+    live = Live(console=console, screen=True, auto_refresh=False)
+    with live, suppress(KeyboardInterrupt), insistent_interrupts():
+        while True:
+            live.update(draw(answer, now_s=reader.time_s, lines=console.height, lost=lost), refresh=True)
+            time.sleep(EVERY_S)
+            try:
+                answer, lost = reader.get("/api/dashboard", job=job), ""
+            except CoordinatorLostError as error:
+                lost = str(error)
 
 
 def draw(answer: dict[str, Any], *, now_s: float, lines: int = LINES, lost: str = "") -> Group:
