@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 PARTS ?=
 # Tests of make test compute more than they wait, and those of make test-full the other way round.
 CORES ?= $(shell nproc 2>/dev/null || echo 2)
-# MEASURE=1 records which lines of src/ the tests execute, in build/coverage, and takes longer.
+# MEASURE=1 records which lines of src/ the processes of pytest execute, in build/coverage; MEASURE=all also those of the
+# programs that tests start, which takes twice as long.
 PYTEST := $(BIN)/$(if $(MEASURE),coverage run -m pytest,pytest)
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
@@ -57,8 +58,8 @@ mutate: $(READY)  ## change the code in MUTANTS places per package and see wheth
 
 coverage: $(READY)  ## run both lanes, and list the lines of src/ that no test executes, also as HTML; needs make services
 	rm -rf build/coverage
-	CI=true $(MAKE) MEASURE=1 test
-	CI=true $(MAKE) MEASURE=1 test-full
+	CI=true $(MAKE) MEASURE=all test
+	CI=true $(MAKE) MEASURE=all test-full
 	$(BIN)/python -m scripts.uncovered --html
 
 uncovered: $(READY)  ## list the lines that no test executed with MEASURE=1; fails if coverage has dropped

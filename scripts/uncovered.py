@@ -9,14 +9,14 @@ reason     why no test executes this code
 functions  by file (its path below src/) and qualified name of a function, how many of its lines are not executed; ""
            stands for the code outside of functions
 lines      by file, lines that are not executed, as they are written, wherever they are in it
-sometimes  true if chance decides whether a test executes them
+sometimes  true if chance decides whether a test executes them, or only programs that tests start do, which CI does not
+           measure
 
 An entry is stale if its code is gone, or if tests execute all lines of a function or a line that it names (which
 ``sometimes`` allows). More unexecuted lines in a function than its entry says are not listed.
 
-Processes that tests kill at random moments are not measured, so lines that are executed today may not be tomorrow.
-With ``--tolerate 20`` up to 20 lines that are not listed, and stale entries, are printed and do not fail the run; a
-function of which no line is executed always does.
+What races decide may be executed today and not tomorrow. With ``--tolerate 20`` up to 20 lines that are not listed, and
+stale entries, are printed and do not fail the run; a function of which no line is executed always does.
 """
 
 from __future__ import annotations

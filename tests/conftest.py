@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.testbed.plugins.default_signals",
     "tests.testbed.plugins.failures",
     "tests.testbed.plugins.lanes",
+    "tests.testbed.plugins.measuring",
     "tests.testbed.plugins.scheduling",
 ]
 
