@@ -28,6 +28,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,10 +186,9 @@ def main() -> int:
     parser.add_argument("--tolerate", type=int, metavar="LINES", help="pass with up to so many lines not listed")
     options = parser.parse_args()
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
-    try:
-        coverage.combine(strict=True)  # also what an earlier call has combined
-    except NoDataError:
-        coverage.load()
+    coverage.load()  # what an earlier call has combined, to which the following adds
+    with suppress(NoDataError):
+        coverage.combine(strict=True)
     coverage.save()
     files, entries = measured(coverage), read_entries(LISTED.read_text())
     if options.entries:
