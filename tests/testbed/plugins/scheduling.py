@@ -12,14 +12,19 @@ other processes have ended.
 
 Files and groups are handed out by the longest limit of time that one of their tests has, so that short tests come last
 and the processes end together. xdist's own order, by the number of tests, left one process alone with a few long ones.
+
+xdist knows a test by its name and would run one of several with the same name. Such tests are refused.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 ALONE = "alone"
 
@@ -37,6 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             limits_s[_unit(item)] = max(limits_s[_unit(item)], _limit_s(item))
         items.sort(key=lambda item: (_unit(item) == ALONE, -limits_s[_unit(item)]))
+    else:
+        _refuse_repeated(item.nodeid for item in items)
+
+
+def _refuse_repeated(names: Iterable[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise pytest.UsageError(f"several tests have the same name, and xdist would run one of them: {repeated}")
 
 
 def _unit(item: pytest.Item) -> str:
@@ -63,6 +76,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
             # xdist writes a test's group behind its name.
             has_group = nodeid.rfind("@") > nodeid.rfind("]")
             return nodeid.rsplit("@", 1)[1] if has_group else nodeid.split("::", 1)[0]
+
+        def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+            _refuse_repeated(collection)
+            super().add_node_collection(node, collection)
 
         def remove_node(self, node: Any) -> str | None:
             """Count the test that ended its process as done: xdist would give it to the next process, too."""

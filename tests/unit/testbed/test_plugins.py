@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.plugins.planted import ROOT, named, run_pytest
+from tests.testbed.plugins.planted import CONFTEST, ROOT, named, run_pytest
 
 pytestmark = pytest.mark.full
 
@@ -78,6 +78,28 @@ def test_a_log_ends_with_each_failed_test_its_seed_and_the_last_lines_of_its_pro
     assert sorted(shown) == ["| captured", "| earlier", "| in a file", "| never read"]
     assert end.count("which ended with 0: ") == 4
     assert "of another test" not in end
+
+
+SAME_NAME = """
+import copy
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items):
+    items.append(copy.copy(items[0]))
+    return (yield)
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [["-n", "2", "--dist", "loadgroup"], ["-p", "no:xdist"]], ids=["processes", "one process"]
+)
+def test_tests_with_the_same_name_are_refused_because_xdist_runs_one_of_them(
+    tmp_path: Path, options: list[str]
+) -> None:
+    code, output = run_pytest(tmp_path, "def test_once(): pass", *options, conftest=CONFTEST + SAME_NAME)
+    assert code != 0
+    assert "several tests have the same name" in output, output
 
 
 LANES = """
