@@ -10,6 +10,10 @@ CORES ?= $(shell nproc 2>/dev/null || echo 2)
 # MEASURE=1 records which lines of src/ the processes of pytest execute, in build/coverage; MEASURE=all also those of the
 # programs that tests start, which takes twice as long.
 PYTEST := $(BIN)/$(if $(MEASURE),coverage run -m pytest,pytest)
+# Compiled modules are kept in .venv, also on a machine that forbids them beside the sources: without them, each process of
+# a test compiles all of Strata and its libraries.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 

@@ -182,10 +182,15 @@ def test_long():
 """
 
 
-def test_long_tests_come_first_and_a_process_without_tests_waits_for_the_other(tmp_path: Path) -> None:
-    code, output = run_pytest(tmp_path, IN_TURN, "-v", "-n", "2", "--dist", "loadgroup")
+def test_long_tests_come_first(tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, IN_TURN, "-v", "-n", "1", "--dist", "loadgroup")
     assert code == 0, output
     assert output.index("::test_long") < output.index("::test_short"), output
+
+
+def test_a_process_without_tests_waits_for_the_other(tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, IN_TURN, "-v", "-n", "2", "--dist", "loadgroup")
+    assert code == 0, output
     assert "Timeout" not in output, output
     assert "Thread 0x" not in output, output
 
