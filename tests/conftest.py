@@ -30,6 +30,16 @@ settings.register_profile("deep", max_examples=3_000, deadline=None, suppress_he
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
+LONGEST_NAME = 80
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long value by its beginning and its length: some have a megabyte, and logs and xdist repeat each name."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_NAME:
+        return f"{val[: LONGEST_NAME // 2]!a}... of {len(val)}"
+    return None
+
+
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the settings of the machine that it runs on, nor leaves folders of jobs there."""

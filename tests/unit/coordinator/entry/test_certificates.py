@@ -95,6 +95,7 @@ def test_an_authority_is_never_replaced_because_half_of_it_is_elsewhere(tmp_path
         ("ca-key.pem", pem(rsa.generate_private_key(65_537, 2_048)), "no key that 'strata tls init' made"),
         ("ca-key.pem", pem(ec.generate_private_key(ec.SECP256R1()), b"secret"), "passphrase"),
     ],
+    ids=["no certificate", "no key", "another key", "a key of another kind", "a key with a passphrase"],
 )
 def test_an_authority_that_cannot_sign_is_named_and_makes_nothing(
     tmp_path: Path, name: str, content: bytes, words: str
