@@ -32,7 +32,6 @@ pytestmark = [
 EPOCHS = 3
 NUM_ROWS = 45
 ORDERS = ["sticky", "global", "dynamic"]
-WORKERS = [(0, False), (2, False), (2, True), (4, True)]
 
 
 def opened(order: str, **options: Any) -> Dataset:
@@ -80,10 +79,13 @@ def walk(loader: Any, *, tell_epoch: bool) -> tuple[list[list[list[int]]], list[
 @pytest.mark.parametrize(
     ("num_workers", "persistent", "drop_last"),
     [
-        *((*each, False) for each in WORKERS),
+        (0, False, False),
+        (2, False, False),
+        (2, True, False),
         (0, False, True),
         (2, True, True),
         pytest.param(4, False, False, marks=pytest.mark.slow),
+        pytest.param(4, True, False, marks=pytest.mark.slow),
     ],
 )
 def test_every_batch_is_a_resume_point_of_a_stateful_loader(
@@ -108,7 +110,7 @@ def test_every_batch_is_a_resume_point_of_a_stateful_loader(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 4), (4, 0), (2, 2)])
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 4), (4, 0), pytest.param(2, 2, marks=pytest.mark.slow)])
 def test_every_batch_is_a_resume_point_for_a_plain_loader_with_other_workers(
     order: str, before: int, after: int
 ) -> None:
@@ -133,7 +135,7 @@ def test_every_batch_is_a_resume_point_for_a_plain_loader_with_other_workers(
 
 
 @pytest.mark.parametrize("epochs", [EPOCHS, None])
-@pytest.mark.parametrize("num_workers", [0, 2, 4])
+@pytest.mark.parametrize("num_workers", [0, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_iteration_through_several_epochs_keeps_the_global_order_and_resumes_at_any_batch(
     num_workers: int, epochs: int | None
 ) -> None:
