@@ -19,6 +19,8 @@ class StopSignal:
         self._told_s = 0.0
         self._is_installed = False
         self._previous: Callable[[int, FrameType | None], Any] | int | signal.Handlers | None = None
+        self._fork = threading.local()
+        self._is_guarding_forks = False
 
     def is_set(self) -> bool:
         """Whether SIGTERM came since this process handles it."""
@@ -35,14 +37,31 @@ class StopSignal:
             return
         self._is_installed = True
         self._previous = signal.signal(signal.SIGTERM, self._note)
-        # A child that ignored it could not be ended by those who made it, such as a pool of processes.
-        os.register_at_fork(after_in_child=self.release)
+        if not self._is_guarding_forks:
+            self._is_guarding_forks = True
+            os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._leave_to_child)
 
     def release(self) -> None:
         """Let SIGTERM do again what it did before, unless someone else has asked for it meanwhile."""
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._note:
             signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
             self._is_installed = False
+
+    def _block(self) -> None:
+        """Hold SIGTERM back from the thread that forks until the child has its own handler.
+
+        A child that ignored it could not be ended by the process that made it, such as a pool of processes; and Python
+        drops a signal that arrives while it prepares the child.
+        """
+        self._fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if self._is_installed else None
+
+    def _unblock(self) -> None:
+        if self._fork.mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._fork.mask)
+
+    def _leave_to_child(self) -> None:
+        self.release()
+        self._unblock()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._told_s = self._told_s or time.monotonic()

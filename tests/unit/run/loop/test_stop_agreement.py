@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -16,6 +18,7 @@ from strata.run.loop.stop_agreement import StopAgreement
 from strata.run.loop.stopping import StopSignal
 from strata.run.team.solo_team import LocalTeam
 from strata.run.watchdog.waits import Waits
+from tests.testbed.pace import stretch
 from tests.testbed.waiting import wait_until
 
 RANK_INFO = RankInfo(rank=0, world_size=2, generation=1)
@@ -112,3 +115,34 @@ def test_a_handler_of_the_script_is_called_too_and_is_alone_again_afterwards(han
     signal.raise_signal(signal.SIGTERM)
     assert not other.is_set()
     assert handled == [signal.SIGTERM] * 2
+
+
+FORKS = """
+import os, signal, time
+from strata.run.loop.stopping import StopSignal
+
+maker = os.getpid()
+# Python calls these in the order in which they were registered, so this one before that of the stop signal.
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+stop = StopSignal()
+stop.install()
+stop.release()
+stop.install()
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, status
+assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+os.kill(maker, signal.SIGTERM)
+assert stop.is_set()
+print("held")
+"""
+
+
+def test_a_forked_child_ends_on_a_signal_that_comes_before_python_has_prepared_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=stretch(50), check=False
+    )
+    assert done.stdout == "held\n", done.stderr
