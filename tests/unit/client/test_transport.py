@@ -158,3 +158,15 @@ async def test_a_stream_to_a_port_that_speaks_tls_says_so(opened: list[grpc.Chan
         with pytest.raises(TransportLostError, match="it speaks TLS, and the address does not; use grpcs://"):
             await StreamTransport.connect(address, PLAIN)
     check_closed(*opened)
+
+
+async def test_a_stream_to_a_port_that_speaks_neither_is_not_said_to_speak_tls(opened: list[grpc.Channel]) -> None:
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(TransportLostError, match=f"no coordinator answers at 127.0.0.1:{port}$"):
+            await StreamTransport.connect(f"127.0.0.1:{port}", PLAIN)
+    check_closed(*opened)

@@ -1,4 +1,4 @@
-"""Why a generation is over is told as far as it is known, and never by the reason of an older one."""
+"""What a worker knows of its team: why a generation is over, never by the reason of an older one, and who is there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from strata.cluster.values import RankInfo
 from strata.errors import MembershipError, Reconfigure
 from strata.run.team.coordinated_team import CoordinatedTeam
+from tests.testbed.process import free_ports
 
 
 class Told:
@@ -29,3 +30,10 @@ def test_an_answer_that_comes_before_the_news_gives_its_own_reason(known: int, r
 
     with pytest.raises(Reconfigure, match=reason):
         team._guard(RankInfo(rank=0, world_size=2, generation=2), refuse)
+
+
+def test_nothing_is_known_of_the_others_while_the_coordinator_is_away() -> None:
+    (port,) = free_ports(1)
+    team = CoordinatedTeam.__new__(CoordinatedTeam)
+    team._url = f"http://127.0.0.1:{port}"
+    assert team.look() is None

@@ -242,6 +242,15 @@ async def test_series_hold_at_most_as_many_points_as_are_asked_for(api: ServedAp
     assert (await api.see("/api/series?job=job&since=1000500"))["at_s"] == []
 
 
+async def test_a_number_that_the_script_reports_is_a_series_of_the_mean_of_its_workers(api: ServedApi) -> None:
+    await train(api, a=1.0, b=1.0)
+    api.clock.advance(10.0)
+    for rank, (worker, loss) in enumerate({"a": 1.0, "b": 4.0}.items()):
+        await beat(api, worker, step=22, account=account(110.0, steps=22, rank=rank), resources={"loss": loss})
+    losses = (await api.see("/api/series?job=job&points=5"))["metrics"]["loss"]
+    assert losses == [None, None, None, None, 2.5]
+
+
 async def test_step_times_are_by_rank_with_the_median_and_the_slowest(api: ServedApi) -> None:
     await train(api, a=1.0, b=2.0, c=4.0)
     times = await api.see("/api/series/step-times?job=job&offset=1&limit=1")

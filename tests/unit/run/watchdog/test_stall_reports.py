@@ -56,6 +56,20 @@ def test_a_stall_is_reported_once_when_it_is_named_and_once_when_it_is_over(tmp_
     watchdog.close()
 
 
+def test_the_limit_of_a_worker_begins_again_when_the_others_go_on_without_it(tmp_path: Path) -> None:
+    team = Told()
+    watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: True)
+    watchdog.arm(6, rank=0)
+    watchdog.tick(NOW_S + 400)
+    watchdog.tick(NOW_S + 800)
+    assert team.stalls == [], "less than half of its limit since it was first looked"
+    watchdog.tick(NOW_S + 1_000)
+    ((reason, is_over),) = team.stalls
+    assert "the others go on in a new generation and wait for it" in reason, reason
+    assert not is_over
+    watchdog.close()
+
+
 def test_a_worker_that_is_alone_is_not_ended_but_told_where_its_stacks_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
