@@ -53,8 +53,10 @@ def test_a_function_may_not_lose_more_lines_than_its_entry_says() -> None:
 def test_a_few_lines_more_are_tolerated_but_not_a_function_that_no_test_executes() -> None:
     assert not has_dropped(found(8), [], tolerated_lines=1)
     assert has_dropped(found(7, 8), [], tolerated_lines=1)
-    assert has_dropped(found(11), [], tolerated_lines=1), "of Store.write no line is executed"
-    assert not has_dropped(found(8, 11), [WRITE], tolerated_lines=1)
+    assert has_dropped(found(6, 7, 8), [], tolerated_lines=3, whole_lines=3), "of Store.read no line is executed"
+    assert not has_dropped(found(7, 8), [], tolerated_lines=3, whole_lines=2), "one of its lines is"
+    assert not has_dropped(found(11), [], tolerated_lines=1, whole_lines=2), "Store.write is too short"
+    assert not has_dropped(found(8, 11), [WRITE], tolerated_lines=1, whole_lines=1)
     assert not has_dropped(found(), [READ], tolerated_lines=0), "a stale entry is no drop"
 
 
