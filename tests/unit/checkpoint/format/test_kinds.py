@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from strata.checkpoint import CheckpointManager, Slice
 from strata.checkpoint.format.dtypes import DTYPES, numpy_dtype
-from strata.checkpoint.format.kinds import _shares_elements
+from strata.checkpoint.format.kinds import _shares_elements, is_json_int
 from strata.errors import StateMismatchError, UnsavableStateError
 from strata.storage import MemoryStorage
 from tests.unit.checkpoint.states import same
@@ -565,3 +565,10 @@ def test_ml_dtypes_are_the_ones_that_are_listed() -> None:
     found = {name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, np.generic)}
     assert "bfloat16" in found
     assert found - set(DTYPES) == set()
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(-(2**63), True), (-(2**63) - 1, False), (2**64 - 1, True), (2**64, False)], ids=str
+)
+def test_integers_of_64_bits_are_numbers_of_json_and_larger_ones_are_not(value: int, fits: bool) -> None:
+    assert is_json_int(value) is fits
