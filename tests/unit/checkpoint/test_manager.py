@@ -305,7 +305,7 @@ def test_a_checkpoint_that_is_deleted_before_it_is_read_is_no_reason_not_to_rest
 
 
 class StuckStorage(MemoryStorage):
-    """Memory whose reads never end, and whose writes do not either once they are told to stick."""
+    """Memory whose reads never end, and whose writes do not either after a test has blocked them."""
 
     def __init__(self) -> None:
         super().__init__()

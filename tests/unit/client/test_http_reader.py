@@ -1,4 +1,4 @@
-"""Reading the coordinator's HTTP API: answers of another program are told from a coordinator that is away."""
+"""Reading the coordinator's HTTP API: an answer of another program is not mistaken for an absent coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of tools: each error of gRPC is told to people in words."""
+"""Calls of tools: each gRPC error is reported in words."""
 
 from __future__ import annotations
 

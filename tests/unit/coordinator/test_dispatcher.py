@@ -475,7 +475,7 @@ async def test_a_write_that_the_journal_is_not_there_for_ends_the_leadership_and
 
 
 async def test_a_leader_whose_journal_was_closed_as_it_refused_answers_and_steps_down() -> None:
-    """Another one leads: what the journal holds cannot be read, and whoever waits is answered all the same."""
+    """Another one leads: the journal cannot be read, and waiting clients are answered all the same."""
     leading = Leading()
     await leading.dispatcher.ask(register("a"))
     leading.journal.on_write = JournalUnavailableError("/state", "disk is full")

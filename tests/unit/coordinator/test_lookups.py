@@ -1,4 +1,4 @@
-"""Who reads which shards is answered once for all who ask the same, and anew as soon as it may have changed."""
+"""Lookups of shards: one answer serves all equal requests, until it may have changed."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_those_who_ask_for_the_same_large_answer_at_once_wait_for_one_enco
         answers = set(await asyncio.gather(*several))
     assert len(answers) == 1
     assert len(encoded) == 1
-    # And whoever asks later gets the same without any work.
+    # A later request gets the same answer without any work.
     assert asked.begin(worker_id="a").result() in answers
 
 
@@ -181,6 +181,6 @@ async def test_what_is_kept_of_answers_is_bounded(asked: Asked, monkeypatch: pyt
     assert asked.lookups._kept_bytes == sum(map(len, asked.lookups._kept.values())) <= 3 * size_bytes
     assert [await asked.ask(worker_id="a", epoch=epoch) for epoch in range(10)] == expected
     monkeypatch.setattr(module, "MAX_KEPT_BYTES", size_bytes - 1)
-    # One that is larger than all that may be kept is told all the same.
+    # An answer that is too large to be kept is sent all the same.
     assert await asked.ask(worker_id="a", epoch=11) is not None
     assert asked.lookups._kept == {}

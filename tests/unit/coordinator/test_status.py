@@ -1,4 +1,4 @@
-"""What a job is doing is shown with what it waits for, and events are told once across a replay of the journal."""
+"""What a job is doing is shown with what it waits for, and events are sent once across a replay of the journal."""
 
 from __future__ import annotations
 

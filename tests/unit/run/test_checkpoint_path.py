@@ -1,4 +1,4 @@
-"""Whether checkpoints can go where they are told to is known before anything waits for it."""
+"""A checkpoint path that cannot be used is refused at the start."""
 
 from __future__ import annotations
 

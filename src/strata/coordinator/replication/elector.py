@@ -280,7 +280,7 @@ class Elector:
                 await self._call(self._ballot.resign)
         finally:
             # What waits for an etcd that does not answer ends with that: nobody knows what became of it. Also if this
-            # coordinator is told to end meanwhile.
+            # coordinator is asked to stop meanwhile.
             journal.close()
         await standing_by
         if self._election.role is not Role.RESIGNED:

@@ -29,7 +29,7 @@ from tests.testbed.network.model_etcd import Fault, ModelEtcd, serving_model
 from tests.testbed.pace import stretch
 from tests.testbed.waiting import wait_until
 
-# So long that nothing ends and nothing is due while a test runs: what happens is what the test does.
+# Long enough that nothing expires while a test runs: only the test makes things happen.
 LEASE_S = 600
 KEYS = Keys("strata")
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader"
@@ -228,7 +228,7 @@ async def test_a_head_that_is_none_stops_no_election_and_is_the_reason_that_is_s
             await replica.register("lost")
         await replica.until(lambda: "its head cannot be read" in replica.leadership.problem, "the reason")
         assert not replica.leadership.is_leader
-        # Whoever mends it finds a coordinator that leads again.
+        # After it is repaired, the coordinator leads again.
         etcd.delete(KEYS.head)
         await replica.until_leading()
 

@@ -1,4 +1,4 @@
-"""A follower watches from where it is, and ends when it is told to, whatever it does in that moment."""
+"""A follower watches from where it is, and ends when it is closed, whatever it does at that moment."""
 
 from __future__ import annotations
 

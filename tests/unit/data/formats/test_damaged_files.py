@@ -190,7 +190,7 @@ def test_a_column_whose_statistics_contradict_its_schema_does_not_end_the_proces
 
 
 class FailingOnce(io.BytesIO):
-    """A file on a disk that fails once when it is told to."""
+    """A file on a disk that fails once, when a test says so."""
 
     is_failing = False
 

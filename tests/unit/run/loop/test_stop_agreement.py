@@ -1,4 +1,4 @@
-"""One worker that is told to stop: all agree on the step after which they save, or it leaves without a save."""
+"""One worker is asked to stop: all agree on the step after which they save, or it leaves without a save."""
 
 from __future__ import annotations
 
