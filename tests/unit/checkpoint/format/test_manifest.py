@@ -51,6 +51,15 @@ def test_a_manifest_comes_back_equal() -> None:
     assert decode(encode(SAMPLE)) == SAMPLE
 
 
+def test_a_manifest_of_a_clock_that_shows_1970_is_read() -> None:
+    assert decode(encode(replace(SAMPLE, created_s=0.0))).created_s == 0.0
+
+
+def test_a_slice_may_end_where_its_part_ends() -> None:
+    last = StoredTensor("float32", (2, 3), (StoredSlice(0, (5 << 20) - 24, (0, 0), (2, 3)),))
+    assert decode(encode(replace(SAMPLE, tensors={"w": last}))).tensors["w"] == last
+
+
 def test_a_manifest_names_every_rank_that_differs_however_many() -> None:
     diverged = replace(SAMPLE, diverged=Divergence(tuple(range(1_000)), "w", 3))
     assert decode(encode(diverged)) == diverged
@@ -164,6 +173,7 @@ def nest(depth: int) -> Any:
         (["created_s"], "now"),
         (["created_s"], -1),
         (["created_s"], 1e15),
+        (["created_s"], 253_402_300_800),
         (["step"], 10**30),
         (["parts", 0, "extents", 0, 0], "../../etc/passwd"),
         (["parts", 0, "extents", 0, 0], "/etc/passwd"),
@@ -174,6 +184,9 @@ def nest(depth: int) -> Any:
         (["tensors", "empty"], {"dtype": "float32", "shape": [1 << 62, 1 << 62, 0], "slices": []}),
         (["tensors", "empty"], {"dtype": "float64", "shape": [0, 1 << 62], "slices": []}),
         (["tensors", "w", "slices"], []),
+        (["tensors", "w", "slices"], [[0, 4096, [0, 1], [2, 3]]]),
+        (["tensors", "w", "slices"], [[0, 4096, [0], [6]]]),
+        (["tensors", "w", "slices"], [[0, (5 << 20) - 23, [0, 0], [2, 3]]]),
         (["tensors", "w", "slices"], [[0, 4096, [0, 0], [2, 2]], [0, 4096, [0, 1], [1, 2]]]),
     ],
 )
