@@ -366,7 +366,7 @@ class Run:
         self._schedule.enter(self._rank_info)
         if self._team.client is not None and not self._schedule.meets:
             self._agreement.enter(self._rank_info, self.step_number)
-        self._watchdog.arm(self.step_number, rank=self.rank)
+        self._watchdog.arm(self.step_number, rank=self.rank, generation=self.generation)
 
     def _save(self, tree: Any, step: int, metadata: dict[str, Any], *, lazy: bool = False) -> SaveHandle:
         self._note(WorkerState.CHECKPOINTING)

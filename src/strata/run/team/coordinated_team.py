@@ -334,6 +334,7 @@ def _view(job: pb.JobStatus) -> JobView:
         for worker in job.workers
     )
     return JobView(
+        generation=job.generation,
         workers=tuple(workers),
         waits_for=job.waits_for,
         barriers={barrier.name: tuple(barrier.missing) for barrier in job.barriers},

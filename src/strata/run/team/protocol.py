@@ -60,6 +60,7 @@ class WorkerView:
 class JobView:
     """What the coordinator knows of a job: its workers, who is missing at its barriers, and in its commits by step."""
 
+    generation: int
     workers: tuple[WorkerView, ...]
     waits_for: int
     barriers: Mapping[str, tuple[str, ...]]

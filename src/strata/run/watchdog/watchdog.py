@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -69,13 +70,13 @@ class Watchdog:
         self._is_shown = self._is_told = False
         self._lock_file: TextIO | None = None
         self._guarding = threading.Lock()
-        self.rank = 0
+        self.rank = self.generation = 0
         self.metrics: dict[str, float] = {}
         _watchdogs.add(self)
 
-    def arm(self, step: int, *, rank: int) -> None:
+    def arm(self, step: int, *, rank: int, generation: int) -> None:
         """The training thread, which is the calling one, begins to work on the step after this one."""
-        self.rank = rank
+        self.rank, self.generation = rank, generation
         self._begin(step)
         # At once, and not with the next tick: from now on the lock may be held for ever.
         self._hold_lock_guard()
@@ -98,7 +99,7 @@ class Watchdog:
             self._team.report_stall(f"rank {self.rank} has done step {step}", is_over=True)
         self._verdict = Fine()
         if self._since_s is None:
-            self.arm(step, rank=self.rank)
+            self.arm(step, rank=self.rank, generation=self.generation)
         else:
             self._begin(step)
 
@@ -142,6 +143,11 @@ class Watchdog:
             return
         self._looked_s = now_s
         view = self._team.look()
+        if me.outdated_s is None and view is not None and view.generation > self.generation:
+            # The coordinator removed a worker, and its message about that is not here yet. This worker may have waited
+            # for the one that is gone, so it must not be judged by the workers that are left.
+            self._outdated_since_s = now_s
+            me = replace(me, outdated_s=0.0)
         verdict = judge(
             me,
             _others(view, me),

@@ -75,7 +75,7 @@ def team_that_sees(view: JobView | None) -> Team:
 
 def test_the_workers_whose_parts_are_missing_are_named_as_far_as_they_are_known() -> None:
     worker = WorkerView(worker_id="w1", rank=1, state="training", step=6, silent_s=2.0, resources={})
-    view = JobView(workers=(worker,), waits_for=0, barriers={}, commits={7: ("w1", "w2")})
+    view = JobView(generation=1, workers=(worker,), waits_for=0, barriers={}, commits={7: ("w1", "w2")})
     assert name_committers(team_that_sees(view), 7) == "w1 (rank 1, training, step 6, silent for 2 s), w2"
     assert name_committers(team_that_sees(view), 8) == ""
     assert name_committers(team_that_sees(None), 7) == ""

@@ -9,6 +9,7 @@ import pytest
 
 from strata.cluster import commands as c
 from strata.errors import MembershipError
+from strata.run.team.protocol import JobView, WorkerView
 from strata.run.team.solo_team import LocalTeam
 from strata.run.watchdog.waits import Waits
 from strata.run.watchdog.watchdog import Watchdog
@@ -41,7 +42,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_stall_is_reported_once_when_it_is_named_and_once_when_it_is_over(tmp_path: Path) -> None:
     team = Told()
     watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
-    watchdog.arm(6, rank=0)
+    watchdog.arm(6, rank=0, generation=1)
     watchdog.tick(NOW_S + 400)
     assert team.stalls == [], "less than half of its limit"
     for later_s in (600, 700, 800):
@@ -59,7 +60,7 @@ def test_a_stall_is_reported_once_when_it_is_named_and_once_when_it_is_over(tmp_
 def test_the_limit_of_a_worker_begins_again_when_the_others_go_on_without_it(tmp_path: Path) -> None:
     team = Told()
     watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: True)
-    watchdog.arm(6, rank=0)
+    watchdog.arm(6, rank=0, generation=1)
     watchdog.tick(NOW_S + 400)
     watchdog.tick(NOW_S + 800)
     assert team.stalls == [], "less than half of its limit since it was first looked"
@@ -70,11 +71,28 @@ def test_the_limit_of_a_worker_begins_again_when_the_others_go_on_without_it(tmp
     watchdog.close()
 
 
+def test_a_worker_is_not_blamed_when_the_one_that_it_waited_for_has_just_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = WorkerView(worker_id="w2", rank=1, state="left", step=6, silent_s=0.0, resources={})
+    view = JobView(generation=2, workers=(gone,), waits_for=2, barriers={}, commits={})
+    team = Told()
+    monkeypatch.setattr(team, "look", lambda: view)
+    watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
+    watchdog.arm(6, rank=0, generation=1)
+    watchdog.tick(NOW_S + 1_100)
+    assert told(caplog) == [], "the coordinator knows of a new generation before the worker does"
+    watchdog.tick(NOW_S + 2_200)
+    (message,) = told(caplog)
+    assert "the others go on in a new generation and wait for it" in message
+    watchdog.close()
+
+
 def test_a_worker_that_is_alone_is_not_ended_but_told_where_its_stacks_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog = Watchdog(Told(), Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
-    watchdog.arm(6, rank=0)
+    watchdog.arm(6, rank=0, generation=1)
     for later_s in (1_100, 1_200):
         watchdog.tick(NOW_S + later_s)
     (message,) = told(caplog)
@@ -88,7 +106,7 @@ def test_a_worker_that_is_alone_is_not_ended_but_told_where_its_stacks_are(
 def test_a_step_that_is_done_without_a_loop_begins_the_watch_again(tmp_path: Path) -> None:
     team = Told()
     watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
-    watchdog.arm(6, rank=0)
+    watchdog.arm(6, rank=0, generation=1)
     watchdog.disarm()
     watchdog.tick(NOW_S + 600)
     assert team.stalls == [], "nothing is a stall between two loops"
@@ -115,7 +133,7 @@ def test_a_wait_in_a_collective_is_logged_once_and_a_slow_step_is_not(
 ) -> None:
     monkeypatch.setattr("strata.run.watchdog.watchdog.is_in_collective", lambda thread: True)
     watchdog = Watchdog(Told(), Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
-    watchdog.arm(6, rank=0)
+    watchdog.arm(6, rank=0, generation=1)
     watchdog.tick(NOW_S + 2)
     assert told(caplog) == []
     for later_s in (4, 5, 6):
