@@ -21,7 +21,7 @@ from strata.coordinator.journal.etcd.records import FORMAT, PIECE_BYTES, cut
 from strata.errors import CoordinatorLostError, JournalDamagedError, JournalUnavailableError, NotLeaderError
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
-from tests.testbed.ha.etcd import EtcdCluster, lead, new_target
+from tests.testbed.ha.etcd import EtcdCluster, PatientClient, lead, new_target, stand
 from tests.testbed.servers import EtcdServer
 from tests.testbed.servers import request as send
 from tests.testbed.waiting import wait_until
@@ -44,17 +44,25 @@ def cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
         yield cluster
 
 
+def change(target: EtcdTarget, *changes: ep.RequestOp) -> None:
+    """Change keys as no coordinator does."""
+    client = PatientClient(target)
+    client.transact(ep.TxnRequest(success=changes))
+    client.close()
+
+
+def delete(key: bytes) -> ep.RequestOp:
+    return ep.RequestOp(request_delete_range=ep.DeleteRangeRequest(key=key))
+
+
 def depose(journal: EtcdJournal, target: EtcdTarget) -> EtcdJournal:
     """Let another one lead, as if the lease of the first had ended; the first does not learn of it."""
-    client = EtcdClient(target)
-    delete = ep.RequestOp(request_delete_range=ep.DeleteRangeRequest(key=journal.keys.leader))
-    client.transact(ep.TxnRequest(success=[delete]))
-    client.close()
+    change(target, delete(journal.keys.leader))
     return lead(target)
 
 
 def keys(target: EtcdTarget, prefix: bytes) -> list[bytes]:
-    client = EtcdClient(target)
+    client = PatientClient(target)
     found = [kv.key for kv in client.range(ep.RangeRequest(key=prefix, range_end=end_of(prefix))).kvs]
     client.close()
     return found
@@ -75,11 +83,11 @@ class LossyClient(EtcdClient):
 
 def test_a_second_one_cannot_lead_while_the_first_does(target: EtcdTarget) -> None:
     first = lead(target)
-    client = EtcdClient(target)
+    client = PatientClient(target)
     lease = client.grant_lease(60).ID
-    assert EtcdJournal(target).stand(jp.Replica(grpc="b"), lease=lease) is None
+    assert stand(client, EtcdJournal(target), lease) is None
     first.resign()
-    term = EtcdJournal(target).stand(jp.Replica(grpc="b"), lease=lease)
+    term = stand(client, EtcdJournal(target), lease)
     assert term is not None
     assert term.head.term == 2
 
@@ -177,17 +185,6 @@ def test_nobody_writes_before_it_leads(target: EtcdTarget) -> None:
     assert keys(target, journal.keys.all) == []
 
 
-def change(target: EtcdTarget, *changes: ep.RequestOp) -> None:
-    """Change keys as no coordinator does."""
-    client = EtcdClient(target)
-    client.transact(ep.TxnRequest(success=changes))
-    client.close()
-
-
-def delete(key: bytes) -> ep.RequestOp:
-    return ep.RequestOp(request_delete_range=ep.DeleteRangeRequest(key=key))
-
-
 def put(key: bytes, value: bytes) -> ep.RequestOp:
     return ep.RequestOp(request_put=ep.PutRequest(key=key, value=value))
 
@@ -278,9 +275,7 @@ def test_a_journal_that_lacks_an_entry_is_refused(target: EtcdTarget) -> None:
     journal = lead(target)
     for number in range(3):
         journal.append([entry(number)])
-    client = EtcdClient(target)
-    delete = ep.RequestOp(request_delete_range=ep.DeleteRangeRequest(key=journal.keys.batch(2)))
-    client.transact(ep.TxnRequest(success=[delete]))
+    change(target, delete(journal.keys.batch(2)))
     with pytest.raises(
         JournalDamagedError, match=r"entry 2 is missing or damaged\. Import a backup under a new prefix"
     ):
@@ -291,7 +286,7 @@ def test_a_journal_that_lacks_an_entry_is_refused(target: EtcdTarget) -> None:
 def test_the_format_before_is_read_and_a_newer_one_is_refused(target: EtcdTarget, version: int, is_read: bool) -> None:
     journal = lead(target)
     journal.append([entry(1)])
-    client = EtcdClient(target)
+    client = PatientClient(target)
     head = t.find_meta(journal.keys, client.range(t.read_meta(journal.keys))).head
     assert head is not None
     head.version = version
@@ -352,7 +347,7 @@ def test_an_etcd_without_space_refuses_loudly_and_takes_writes_again(tmp_path: P
         # On a slow machine etcd may apply a write after its client has stopped waiting and tried again.
         assert entries in (kept, added)
         # As an operator does it: room, and then the alarm.
-        client = EtcdClient(target)
+        client = PatientClient(target)
         revision = client.range(ep.RangeRequest(key=b"x")).header.revision
         cluster.control("compact", str(revision))
         cluster.control("defrag")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scripts.parts import find_program
 from strata.coordinator.etcd.etcd_client import EtcdClient, EtcdRefusedError
 from strata.coordinator.etcd.target import EtcdTarget
-from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal
+from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Term
 from strata.demo.etcd_nodes import etcd_command
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
@@ -38,15 +38,39 @@ def new_target(server: EtcdServer) -> EtcdTarget:
     return EtcdTarget(endpoints=(server.endpoint.removeprefix("http://"),), prefix=f"test-{uuid.uuid4().hex}")
 
 
+class PatientClient(EtcdClient):
+    """A client for what a test itself reads and changes: it waits as long as a busy machine needs.
+
+    A coordinator gives up an attempt after a second and tries again.
+    """
+
+    def range(self, request: ep.RangeRequest, *, timeout_s: float | None = None) -> ep.RangeResponse:
+        """Read keys."""
+        return super().range(request, timeout_s=timeout_s or stretch(30))
+
+    def transact(self, request: ep.TxnRequest, *, timeout_s: float | None = None) -> ep.TxnResponse:
+        """Carry out a transaction."""
+        return super().transact(request, timeout_s=timeout_s or stretch(30))
+
+    def grant_lease(self, ttl_s: int, *, timeout_s: float | None = None) -> ep.LeaseGrantResponse:
+        """Make a lease."""
+        return super().grant_lease(ttl_s, timeout_s=timeout_s or stretch(30))
+
+
 def lead(target: EtcdTarget) -> EtcdJournal:
     """Return a journal that may be written, as its leader; there must be no other one."""
-    client, journal = EtcdClient(target), EtcdJournal(target)
-    lease = client.insist(lambda: client.grant_lease(LEASE_S).ID, give_up_s=stretch(30))
+    client, journal = PatientClient(target), EtcdJournal(target)
+    lease = client.grant_lease(LEASE_S).ID
+    term = stand(client, journal, lease)
     client.close()
-    term = journal.stand(jp.Replica(grpc="127.0.0.1:1"), lease=lease)
     assert term is not None, "another one leads"
     journal.begin_term(term)
     return journal
+
+
+def stand(client: EtcdClient, journal: EtcdJournal, lease: int) -> Term | None:
+    """Let a journal try to lead until etcd answers, as a coordinator does."""
+    return client.insist(lambda: journal.stand(jp.Replica(grpc="127.0.0.1:1"), lease=lease), give_up_s=stretch(30))
 
 
 def resign(journal: Journal) -> None:
@@ -127,12 +151,12 @@ class EtcdCluster:
 
     def fill(self, quota_bytes: int) -> None:
         """Write until etcd refuses for want of space, and raises its alarm."""
-        client = EtcdClient(EtcdTarget(endpoints=self.endpoints, prefix="filler"))
+        client = PatientClient(EtcdTarget(endpoints=self.endpoints, prefix="filler"))
         try:
             for number in range(2 * quota_bytes // FILLER_BYTES):
                 put = ep.PutRequest(key=b"filler/%d" % number, value=bytes(FILLER_BYTES))
                 request = ep.TxnRequest(success=[ep.RequestOp(request_put=put)])
-                client.insist(lambda request=request: client.transact(request), give_up_s=stretch(30))
+                client.transact(request)
         except EtcdRefusedError:
             return
         finally:
