@@ -42,6 +42,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from scripts.mutant_operators import ROOT, Mutant, find_mutants
 from scripts.mutants import MutantKey, explained, is_stale
+from scripts.parts import PARTS
 from tests.testbed.pace import stretch
 
 EXPLAINED = ROOT / "tests" / "mutants.toml"
@@ -54,17 +55,26 @@ MEMORY_BYTES = 4 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """What is mutated together, and what must notice it."""
+    """What is mutated together, and what must notice it: tests of ``make test``, and those that need these parts."""
 
     source: str
     tests: str
     worlds: int = 0
+    parts: frozenset[str] = frozenset()
+
+    def includes(self, item: pytest.Item) -> bool:
+        """Whether a test is to notice mutants of this package."""
+        needed = {part for marker in item.iter_markers("part") for part in marker.args}
+        is_long = item.get_closest_marker("full") is not None and not needed
+        return item.path.is_relative_to(ROOT / self.tests) and needed <= self.parts and not is_long
 
 
 PACKAGES = {
     "cluster": Package(source="src/strata/cluster", tests="tests/unit/cluster", worlds=20),
     "worker": Package(source="src/strata/client/worker", tests="tests/unit/client", worlds=20),
-    "format": Package(source="src/strata/checkpoint/format", tests="tests/unit/checkpoint"),
+    "format": Package(
+        source="src/strata/checkpoint/format", tests="tests/unit/checkpoint", parts=frozenset({"torch", "jax"})
+    ),
     "sharding": Package(source="src/strata/sharding", tests="tests/unit/sharding"),
     "wire": Package(source="src/strata/wire", tests="tests/unit/wire"),
 }
@@ -132,8 +142,7 @@ class Mutator:
                 self._caches.append(thing)
         gc.freeze()
         for name in self._packages:
-            folder = ROOT / PACKAGES[name].tests
-            self._run_package(name, [item for item in session.items if item.path.is_relative_to(folder)])
+            self._run_package(name, [item for item in session.items if PACKAGES[name].includes(item)])
         return True
 
     def _run_package(self, name: str, items: list[pytest.Item]) -> None:
@@ -295,11 +304,13 @@ def main() -> int:
         parser.error(f"no package {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
     if stale := stale_explanations():
         parser.error("tests/mutants.toml explains code that is gone:\n" + "\n".join(map(str, stale)))
-    os.chdir(ROOT)
     packages = arguments.packages or list(PACKAGES)
+    if missing := sorted(part for name in packages for part in PACKAGES[name].parts if PARTS[part].missing()):
+        parser.error(f'their tests need more: make services PARTS="{" ".join(missing)}"')
+    os.chdir(ROOT)
     console = Console()
     mutator = Mutator(packages, count=arguments.mutants, seed=arguments.seed, console=console)
-    options = ["-qq", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow and not full"]
+    options = ["-qq", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow"]
     code = pytest.main([*options, *(PACKAGES[name].tests for name in packages)], plugins=[mutator])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return int(code)
