@@ -26,12 +26,13 @@ def places(extents: Sequence[Extent]) -> list[tuple[str, int]]:
 
 @st.composite
 def written_runs(draw: st.DrawFn) -> list[tuple[int, Extent]]:
-    """Generate runs of a part of 20 bytes, apart from each other and written to one object in their order."""
+    """Generate runs of a part of 20 bytes, some of them side by side, and written to one object in their order."""
     edges = sorted(draw(st.sets(st.integers(0, 20), max_size=8)))
     runs, offset = [], 0
-    for start, end in zip(edges[::2], edges[1::2], strict=False):
-        runs.append((start, Extent("step_3/delta", offset, end - start)))
-        offset += end - start
+    for start, end in pairwise(edges):
+        if draw(st.booleans()):
+            runs.append((start, Extent("step_3/delta", offset, end - start)))
+            offset += end - start
     return runs
 
 
