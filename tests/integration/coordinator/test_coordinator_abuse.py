@@ -213,7 +213,7 @@ def test_a_full_disk_refuses_what_must_last_serves_the_rest_and_recovers(tmp_pat
                 while True:
                     name = f"d{len(known)}"
                     dataset = c.RegisterDataset(job_id="good", dataset_id=name, total_samples=9, shard_size=1)
-                    good.ask(dataset, timeout_s=5)
+                    good.ask(dataset, timeout_s=stretch(5))
                     known.append(name)
             # What needs no disk is answered, and what was promised is there, no more and no less.
             assert good.heartbeat(step=5, timeout_s=stretch(20)).world_size == 1
