@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import fcntl
 import os
 import random
 import select
@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,22 +31,31 @@ END_TIMEOUT_S = 20.0
 # The command as pip installed it; "python -m strata" is the same.
 STRATA = str(Path(sys.executable).with_name("strata"))
 
-_first = random.SystemRandom().randrange(12_000, 30_000)
-_ports = itertools.cycle([*range(_first, 32_000), *range(10_000, _first)])
+# Ports for servers of tests: below those that the kernel gives to clients.
+PORTS = range(10_000, 32_000)
+# How many ports were given out on this machine; each process of each test run counts on from here.
+PORT_COUNTER = Path(tempfile.gettempdir()) / f"strata-test-ports-{os.getuid()}"
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports that were free a moment ago, and that no other call of this process returns.
+    """Return distinct ports that were free a moment ago, and that no test process gets in the next 22,000 ports.
 
-    They lie below the ports that the kernel gives to clients, and each process of the test run begins somewhere else,
-    so that nobody else takes one before its server does.
+    A server binds its port some time after this call, so a port that another process also got would be lost by one.
     """
     ports: list[int] = []
-    while len(ports) < count:
-        port = next(_ports)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
+    with PORT_COUNTER.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read()
+        given = int(text) if text.isdigit() else random.SystemRandom().randrange(len(PORTS))
+        while len(ports) < count:
+            port = PORTS[given % len(PORTS)]
+            given += 1
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+        file.truncate(0)
+        file.write(str(given))
     return ports
 
 
