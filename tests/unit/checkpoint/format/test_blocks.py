@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.checkpoint.format.blocks import (
@@ -33,6 +33,8 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Cu
 
 
 @given(layouts())
+# The second cut takes pieces of both runs of the first one, and those of the second run are joined.
+@example(((12,), (2, 1), ((0, 2), (0, 3))))
 def test_the_blocks_of_all_ranks_cover_every_element_as_often_as_it_is_held(
     layout: tuple[tuple[int, ...], tuple[int, ...], tuple[Cut, ...]],
 ) -> None:

@@ -8,10 +8,8 @@ import pytest
 
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.commit.protocol import LEDGER
-from strata.checkpoint.format.rewind_record import Rewind, find_skips, is_left_behind
 from strata.errors import (
     ConflictingPartsError,
-    DamagedRecordError,
     RewindError,
     StorageUnavailableError,
     UnfinishedRewindError,
@@ -126,39 +124,6 @@ def test_batches_are_counted_over_epochs() -> None:
     dropping = BatchNumbers(total_samples=100, batch_size=8, drop_last=True)
     state = GlobalCursor(1, 16).to_json()
     assert dropping.count({"d": state}, "d") == 12 + 2
-
-
-def test_the_last_rewind_says_what_is_skipped_after_its_step() -> None:
-    def record(number: int, to_step: int, *skips: tuple[int, int]) -> Rewind:
-        return Rewind(number=number, from_step=99, to_step=to_step, at_s=0.0, dataset="d", skips=skips)
-
-    first, second = record(1, 10, (12, 14), (40, 41)), record(2, 20, (25, 26))
-    assert find_skips([first], "d") == ((12, 14), (40, 41))
-    assert find_skips([first, second], "d") == ((12, 14), (25, 26))
-    assert find_skips([first, second], "e") == ()
-    assert is_left_behind(11, 0, [first, second])
-    assert not is_left_behind(10, 0, [first, second])
-    assert not is_left_behind(15, 1, [first, second])
-    assert is_left_behind(21, 1, [first, second])
-    assert not is_left_behind(99, 2, [first, second])
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        None,
-        3,
-        {},
-        {"number": 1},
-        *(
-            {**Rewind(number=1, from_step=2, to_step=1, at_s=0).to_json(), "skips": [skip]}
-            for skip in ([3, 2], [0, 2], [3], [3, "4"], 5)
-        ),
-    ],
-)
-def test_a_record_that_is_none_is_not_believed(record: object) -> None:
-    with pytest.raises(DamagedRecordError):
-        Rewind.from_json(record)
 
 
 class Failing(MemoryStorage):
