@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -16,6 +17,7 @@ from strata.checkpoint.format.blocks import (
     Cut,
     Held,
     Mesh,
+    Share,
     choose_writers,
     find_all_blocks,
     find_blocks,
@@ -95,3 +97,14 @@ def test_a_mesh_of_some_ranks_is_held_as_if_the_mesh_of_all_repeated_it(
 @pytest.mark.parametrize("ranks", [(0, 1, 3, 4), (0, 3), (1, 0), (0, 1, 2, 3, 4), (4, 5, 6)])
 def test_a_mesh_that_does_not_repeat_over_all_ranks_has_no_known_siblings(ranks: tuple[int, ...]) -> None:
     assert find_repeated_blocks((8, 8), Mesh(ranks, (len(ranks),), ((0, 1),)), 8) is None
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (300,)])
+def test_small_tensors_are_written_whole_and_by_the_first_rank_where_it_must_write(shape: tuple[int, ...]) -> None:
+    holders, start = (0, 1, 2), (0,) * len(shape)
+    small = Held(holders, 4, (Block(start, shape, holders),))
+    rows = shape[0] if shape else 1
+    shared = [found[start] for found in choose_writers((small,) * 3)]
+    assert shared == [(Share(0, rows, 0),), (Share(0, rows, 1),), (Share(0, rows, 2),)], "each by another one"
+    first = replace(small, first_writes=True)
+    assert [found[start] for found in choose_writers((first,) * 3)] == [(Share(0, rows, 0),)] * 3
