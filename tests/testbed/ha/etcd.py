@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scripts.parts import find_program
-from strata.coordinator.etcd.etcd_client import EtcdClient, EtcdRefusedError
+from strata.coordinator.etcd.etcd_client import ATTEMPT_S, EtcdClient, EtcdRefusedError
 from strata.coordinator.etcd.target import EtcdTarget
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Term
 from strata.demo.etcd_nodes import etcd_command
@@ -39,22 +39,19 @@ def new_target(server: EtcdServer) -> EtcdTarget:
 
 
 class PatientClient(EtcdClient):
-    """A client for what a test itself reads and changes: it waits as long as a busy machine needs.
+    """A client for what a test itself reads and changes: it repeats a call for as long as a busy machine needs."""
 
-    A coordinator gives up an attempt after a second and tries again.
-    """
-
-    def range(self, request: ep.RangeRequest, *, timeout_s: float | None = None) -> ep.RangeResponse:
+    def range(self, request: ep.RangeRequest, *, timeout_s: float = ATTEMPT_S) -> ep.RangeResponse:
         """Read keys."""
-        return super().range(request, timeout_s=timeout_s or stretch(30))
+        return self.insist(lambda: EtcdClient.range(self, request, timeout_s=timeout_s), give_up_s=stretch(30))
 
-    def transact(self, request: ep.TxnRequest, *, timeout_s: float | None = None) -> ep.TxnResponse:
-        """Carry out a transaction."""
-        return super().transact(request, timeout_s=timeout_s or stretch(30))
+    def transact(self, request: ep.TxnRequest, *, timeout_s: float = ATTEMPT_S) -> ep.TxnResponse:
+        """Carry out a transaction, of which it does not matter whether it is carried out twice."""
+        return self.insist(lambda: EtcdClient.transact(self, request, timeout_s=timeout_s), give_up_s=stretch(30))
 
-    def grant_lease(self, ttl_s: int, *, timeout_s: float | None = None) -> ep.LeaseGrantResponse:
+    def grant_lease(self, ttl_s: int, *, timeout_s: float = ATTEMPT_S) -> ep.LeaseGrantResponse:
         """Make a lease."""
-        return super().grant_lease(ttl_s, timeout_s=timeout_s or stretch(30))
+        return self.insist(lambda: EtcdClient.grant_lease(self, ttl_s, timeout_s=timeout_s), give_up_s=stretch(30))
 
 
 def lead(target: EtcdTarget) -> EtcdJournal:

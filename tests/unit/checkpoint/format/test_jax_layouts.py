@@ -1,4 +1,4 @@
-"""Which blocks of a JAX array are here, and who else holds them: layouts over devices that are not there.
+"""Which blocks of a JAX array are in this process, and which processes hold the same: layouts over absent devices.
 
 Real arrays on several devices and in several processes: tests/integration/checkpoint/test_sharded_jax.py.
 """
