@@ -8,7 +8,9 @@ from strata.client.worker import actions as a
 from strata.client.worker.heartbeats import DEAD_AFTER_LEASES
 from strata.client.worker.states import State
 from strata.cluster import commands as c
+from strata.cluster import events as e
 from strata.cluster.replies import Done, HeartbeatReply, Registered
+from strata.cluster.values import RankInfo
 from strata.errors import (
     DuplicateWorkerError,
     JobFullError,
@@ -132,6 +134,16 @@ def test_after_a_goodbye_the_worker_sends_no_more_heartbeats(worker: Worker) -> 
     worker.pass_time(2 * LEASE_S)
     assert len(worker.sent(c.Heartbeat)) == before
     assert worker.protocol.state is State.JOINED, "and does not leave the connection because they are not answered"
+
+
+def test_after_news_of_a_generation_the_reply_to_a_heartbeat_says_which_rank_the_worker_has_in_it(
+    worker: Worker,
+) -> None:
+    changed = e.GenerationChanged(job_id="default", to=("a",), generation=2, reason="b joined")
+    (beat,) = (sent for sent in worker.effect(changed) if isinstance(sent, a.Send))
+    assert (worker.protocol.generation, worker.protocol.rank_info.generation) == (2, 1)
+    worker.reply(beat.number, HeartbeatReply(rank=1, world_size=2, generation=2, waits_for=0))
+    assert worker.protocol.rank_info == RankInfo(rank=1, world_size=2, generation=2)
 
 
 def test_an_older_reply_does_not_bring_an_older_generation_back(worker: Worker) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from strata.client.worker.leader_search import (
     ATTEMPT_S,
+    FIRST_ATTEMPT_OF_SEVERAL_S,
     FIRST_PAUSE_S,
     MAX_ATTEMPT_OF_SEVERAL_S,
     MAX_HINTS,
@@ -87,6 +88,16 @@ def test_a_hint_of_a_new_term_is_followed_to_one_that_was_tried_before() -> None
     assert looking.next().address == "a:1"
 
 
+def test_in_each_round_a_hint_is_followed_also_to_one_that_was_tried_in_the_last() -> None:
+    looking = search()
+    looking.start()
+    for _ in range(MAX_HINTS + 1):
+        looking.hear("c:1", term=7)
+        hinted = looking.next()
+        assert (hinted.address, hinted.delay_s) == ("c:1", 0.0)
+        assert [looking.next().address for _ in range(3)] == ["b:1", "c:1", "a:1"]
+
+
 def test_a_replica_that_names_itself_is_not_asked_again_at_once() -> None:
     looking = search()
     looking.start()
@@ -129,7 +140,7 @@ def test_the_search_begins_with_short_pauses_after_a_leader_was_found() -> None:
 
 def test_an_attempt_at_one_of_several_is_short_at_first() -> None:
     looking = search()
-    assert looking.start().timeout_s < ATTEMPT_S
+    assert looking.start().timeout_s == FIRST_ATTEMPT_OF_SEVERAL_S
     for _ in range(30):
         last = looking.next()
     assert last.timeout_s == MAX_ATTEMPT_OF_SEVERAL_S

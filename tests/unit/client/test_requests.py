@@ -67,6 +67,26 @@ def test_a_pause_begins_with_the_refusal_and_not_with_the_last_tick(worker: Work
     assert worker.protocol.next_tick_s() == pytest.approx(worker.now_s + 2 * FIRST_RETRY_S)
 
 
+def test_a_refused_question_waits_for_the_next_connection_when_its_pause_ends_without_one(worker: Worker) -> None:
+    number = worker.ask(c.GetKey(key="x"))
+    worker.reply(number, REFUSED)
+    worker.take(worker.protocol.lost(worker.now_s))
+    worker.actions.clear()
+    worker.pass_time(1.0)
+    assert worker.sent(c.GetKey) == []
+    worker.join()
+    assert [sent.number for sent in worker.sent(c.GetKey)] == [number]
+
+
+def test_a_refused_question_that_times_out_is_not_asked_again(worker: Worker) -> None:
+    number = worker.ask(c.GetKey(key="x"), timeout_s=FIRST_RETRY_S)
+    worker.reply(number, REFUSED)
+    worker.actions.clear()
+    worker.pass_time(1.0)
+    assert worker.answer(number) is REFUSED
+    assert worker.sent(c.GetKey) == []
+
+
 def test_nothing_is_asked_before_the_worker_has_joined() -> None:
     worker = Worker(joins=False)
     number = worker.ask(c.GetKey(key="x"))

@@ -160,6 +160,14 @@ def test_open_barriers_are_bounded() -> None:
     assert released.to == ("a", "b")
 
 
+def test_a_small_release_is_remembered_until_many_others_have_followed(bench: Bench) -> None:
+    for number in range(MAX_RELEASED):
+        for worker in "abc":
+            arrive(bench, worker, str(number))
+    (again,) = arrive(bench, "a", "0")
+    assert isinstance(again, e.BarrierReleased)
+
+
 def test_what_was_exchanged_is_forgotten_before_it_fills_the_memory(bench: Bench) -> None:
     payload = b"x" * MAX_PAYLOAD_BYTES
     count = MAX_RELEASED_BYTES // (3 * MAX_PAYLOAD_BYTES) + 3

@@ -271,6 +271,7 @@ def test_a_worker_that_missed_the_announcement_can_ask(bench: Bench) -> None:
     confirm(bench, "a")
     assert progress(bench, "a").phase == "committed"
     assert progress(bench, "a", path="step_10/other").phase == "unknown"
+    assert progress(bench.restarted(), "a").phase == "committed"
 
 
 def test_a_worker_that_missed_the_abort_learns_who_is_to_blame(bench: Bench) -> None:
@@ -354,3 +355,13 @@ def test_only_the_newest_commits_remember_their_parts(bench: Bench, monkeypatch:
         commit(bench, step)
     phases = [bench.job.commits.progress(step, f"step_{step}/a").phase for step in (10, 20, 30)]
     assert phases == ["unknown", "committed", "committed"]
+
+
+def test_only_the_newest_aborts_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.cluster.commits.MAX_REMEMBERED", 2)
+    saved = [("a", 10), ("b", 20), ("a", 30), ("b", 40)]
+    for worker, step in saved:
+        # Each ends the one before it, which this worker has no part of.
+        report(bench, worker, step)
+    phases = [progress(bench, worker, step).phase for worker, step in saved]
+    assert phases == ["unknown", "aborted", "aborted", "collecting"]

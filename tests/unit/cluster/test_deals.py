@@ -160,6 +160,17 @@ def test_what_was_worked_out_for_other_workers_is_not_dealt(large: Bench) -> Non
     assert sorted(shard for each in rows.values() for shard, _, _ in each) == list(range(10))
 
 
+def test_what_was_worked_out_before_a_worker_restarted_is_worked_out_again(large: Bench) -> None:
+    books, workers = large.job.ledger, large.job.membership.ids()
+    preparation = books.preparation("d", 0, workers)
+    assert preparation is not None
+    books.take_over(preparation, workers, *preparation.run())
+    large.join("c", incarnation="2")
+    assert large.job.membership.ids() == workers
+    assert books.preparation("d", 0, workers) is not None
+    assert take(large, "a") == take(bench_with(DataOrder.STICKY), "a")
+
+
 def test_a_lookup_and_a_deal_of_the_same_workers_are_two_preparations(large: Bench) -> None:
     books, workers = large.job.ledger, large.job.membership.ids()
     lookup, dealing = books.preparation("d", None, workers), books.preparation("d", 0, workers)

@@ -12,6 +12,7 @@ from strata.cluster import events as e
 from strata.cluster.commands import WorkerState
 from strata.cluster.events import Cause
 from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks, split_incarnation
+from strata.cluster.values import PARTS, WorkerAccount
 from strata.errors import (
     DuplicateWorkerError,
     IllegalTransitionError,
@@ -310,3 +311,8 @@ def test_whatever_a_worker_sends_renews_its_lease(bench: Bench) -> None:
         if "b" in bench.ranks():
             bench.beat("b")
     assert bench.ranks() == {"a": 0, "b": 1}
+
+
+def test_the_parts_of_an_account_are_its_fields_of_these_names() -> None:
+    account = WorkerAccount._make((*map(float, range(8)), *range(8, 13), ()))
+    assert account.parts == tuple(getattr(account, f"{part}_s") for part in PARTS)

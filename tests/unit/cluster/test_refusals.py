@@ -308,6 +308,9 @@ TOKEN = t.CreateToken(tenant="default", token_id="x", sha256="ab" * 32, role=Rol
     [
         (replace(RELEASE, waited_s=math.nan), "waited_s is nan; use seconds from 0"),
         (replace(REPORT, report=None), "report is missing; say where"),
+        (replace(REPORT, report=PartReport("", 1, "d")), "report.path is ''; use 1 to"),
+        (replace(REPORT, report=PartReport("p", -1, "d")), "report.size_bytes is -1; use a whole number from 0"),
+        (replace(REPORT, report=PartReport("p", 1, "d" * 300)), f"report.digest is '{'d' * 59}...; use 0 to 256"),
         (
             replace(BEAT, resources={str(number): 1.0 for number in range(65)}),
             "resources has 65 values; use at most 64",

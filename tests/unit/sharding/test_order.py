@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.sharding import EpochOrder, ShardLayout
+from strata.sharding import DataOrder, EpochOrder, ShardLayout
 
 ORDERS = st.builds(
     EpochOrder,
@@ -129,3 +129,9 @@ def test_a_layout_shuffles_within_two_shards_or_more() -> None:
     with pytest.raises(ValueError, match="window_shards is 1; use 2 or more"):
         ShardLayout(total_samples=100, shard_size=10, window_shards=1)
     assert ShardLayout(total_samples=100, shard_size=10, window_shards=2).num_shards == 10
+
+
+@pytest.mark.parametrize(("data_order", "window"), [("sticky", 1), ("dynamic", 1), ("global", 4)])
+def test_only_the_global_order_shuffles_samples_across_shards(data_order: str, window: int) -> None:
+    layout = ShardLayout(total_samples=100, shard_size=10, data_order=DataOrder(data_order), window_shards=4)
+    assert layout.order(epoch=0).window_shards == window

@@ -46,6 +46,19 @@ def test_one_key_per_item_is_the_same_as_one_key_at_a_time(count: int, keys: lis
     assert np.array_equal(together, apart)
 
 
+@pytest.mark.parametrize(
+    ("count", "first"),
+    [
+        (63, [25, 50, 43, 22, 20, 53, 10, 36]),
+        (64, [28, 44, 15, 49, 40, 2, 22, 32]),
+        (65, [24, 17, 53, 42, 14, 20, 4, 7]),
+    ],
+)
+def test_the_shuffle_is_the_same_in_every_version(count: int, first: list[int]) -> None:
+    """Another one would skip and repeat samples of every run that was begun before. Up to 63 it has more rounds."""
+    assert permute(np.arange(8), count, 7).tolist() == first
+
+
 def test_long_arrays_are_shuffled_like_their_slices() -> None:
     items = np.arange(100_000)
     whole = permute(items, 100_000, 5)

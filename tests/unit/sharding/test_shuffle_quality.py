@@ -58,5 +58,16 @@ def test_sticky_order_is_as_random_as_litdata_and_global_order_as_py1e_that_hold
     assert all(abs(each.displacement - 1) < 0.15 for each in (litdata, py1e, sticky, globally))
 
 
+def test_a_dataset_of_three_batches_is_measured_by_each_of_them_once() -> None:
+    asked: list[int] = []
+
+    def samples_at(positions: Ints) -> Ints:
+        asked.extend(positions.tolist())
+        return positions
+
+    measure_shuffle(samples_at, 3 * BATCH, batch_size=BATCH)
+    assert asked == list(range(3 * BATCH))
+
+
 def test_a_dataset_of_one_sample_can_be_measured() -> None:
     assert measure_shuffle(lambda positions: positions, 1, batch_size=8) == ShuffleQuality(1.0, 1.0)

@@ -55,6 +55,13 @@ def test_the_blocks_of_all_ranks_cover_every_element_as_often_as_it_is_held(
         assert mine == {(block.start, block.shape) for block in find_blocks(shape, mesh, cuts, coordinate)}
 
 
+def test_neighbouring_rows_that_one_rank_holds_are_one_block() -> None:
+    """The second cut goes through both of the runs that the first one leaves to a rank, and takes all of them."""
+    cuts = ((0, 2), (0, 3))
+    assert find_blocks((12,), (2, 1), cuts, (0, 0)) == (Block((0,), (3,)), Block((6,), (3,)))
+    assert find_blocks((12,), (2, 1), cuts, (1, 0)) == (Block((3,), (3,)), Block((9,), (3,)))
+
+
 def test_five_rows_over_four_ranks_leave_the_last_one_empty() -> None:
     found = [find_blocks((5, 3), (4,), ((0, 1),), (rank,)) for rank in range(4)]
     assert found == [(Block((0, 0), (2, 3)),), (Block((2, 0), (2, 3)),), (Block((4, 0), (1, 3)),), ()]
