@@ -10,30 +10,72 @@ resolved: pip would look at the newest release of a package that is wanted with 
 from __future__ import annotations
 
 import argparse
+import ast
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 
 LOCKS = Path(__file__).resolve().parent.parent / "requirements"
 
 
+# pip's settings that say where packages come from, and the variables with which uv does the same.
+UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_EXTRA_INDEX_URL",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
+}
+
+
 def install(environment: Path, *arguments: str | Path) -> None:
     """Install into an environment with uv, or with pip where uv is missing or fails."""
-    python = environment / "bin" / "python"
-    with_pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-    if (uv := find_uv(environment)) is None:
-        _run(*with_pip)
+    if (uv := find_uv(environment)) is not None and _install_with_uv(uv, environment, *arguments):
         return
-    try:
-        _run(uv, "pip", "install", "--quiet", "--python", python, *arguments)
-    except subprocess.CalledProcessError:
-        # uv does not read pip's configuration, so a mirror that only pip knows is out of its reach.
-        print("uv could not install them; trying pip.", flush=True)
-        _run(*with_pip)
+    _run(_python(environment), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def _install_with_uv(uv: str, environment: Path, *arguments: str | Path) -> bool:
+    pip = pip_settings(environment)
+    offline = ["--no-index"] if pip.get("no-index", "no").lower() in {"1", "true", "yes", "on"} else []
+    command = [uv, "pip", "install", "--quiet", "--python", _python(environment), *offline, *arguments]
+    variables = {**os.environ, **uv_variables(pip, os.environ)}
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=variables)
+    if done.returncode != 0:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1].strip()
+        print(f"uv could not install them ({reason}); trying pip.", flush=True)
+    return done.returncode == 0
+
+
+def pip_settings(environment: Path) -> dict[str, str]:
+    """Return the settings that pip would use for an installation, from its files and variables."""
+    command = [_python(environment), "-m", "pip", "config", "list", "--disable-pip-version-check"]
+    listed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    found = re.findall(r"^(global|install|:env:)\.([a-z-]+)=(.*)$", listed, re.MULTILINE)
+    # A variable wins over the section of a command, and that over [global].
+    found.sort(key=lambda setting: ("global", "install", ":env:").index(setting[0]))
+    return {name: str(ast.literal_eval(value)) for _, name, value in found}
+
+
+def uv_variables(pip: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make uv look where pip looks, except for those that the user has set.
+
+    uv reads none of pip's settings: on a machine with a mirror it would wait for PyPI and leave the work to pip.
+    """
+    places = {UV_VARIABLES[name]: " ".join(value.split()) for name, value in pip.items() if name in UV_VARIABLES}
+    if "UV_FIND_LINKS" in places:
+        places["UV_FIND_LINKS"] = places["UV_FIND_LINKS"].replace(" ", ",")
+    # pip takes a version from any index. With hashes that is safe: no index can offer another file of the same name.
+    places["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return {name: value for name, value in places.items() if value and not environ.get(name)}
 
 
 def find_uv(environment: Path) -> str | None:
@@ -48,11 +90,10 @@ def provide_uv(environment: Path) -> None:
         return
     lock = environment / "uv.txt"
     lock.write_text(pin_of("uv", (LOCKS / "dev.txt").read_text()))
-    python = environment / "bin" / "python"
-    options = ["-qq", "--disable-pip-version-check", "--only-binary", ":all:", "--no-deps", "--require-hashes"]
-    try:
-        _run(python, "-m", "pip", "install", *options, "-r", lock)
-    except subprocess.CalledProcessError:
+    options = ["--disable-pip-version-check", "--only-binary", ":all:", "--no-deps", "--require-hashes"]
+    command = [_python(environment), "-m", "pip", "install", *options, "-r", lock]
+    # If no package can be had, the installation itself will say so.
+    if subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode != 0:
         print("uv cannot be installed here; pip takes about a minute longer.", flush=True)
 
 
@@ -65,23 +106,29 @@ def pin_of(package: str, lock: str) -> str:
 
 
 def create(environment: Path) -> None:
-    """Create the environment with pip in it, unless it exists."""
-    if (environment / "bin" / "python").exists():
+    """Create the environment with pip in it, unless it exists; complete one whose creation was interrupted."""
+    if not _python(environment).exists():
+        print(f"Creating {environment} with Python {sys.version.split()[0]}", flush=True)
+        # Its Python may be gone, after an upgrade of the system. A folder that is no environment is left as it is.
+        venv.create(environment, clear=(environment / "pyvenv.cfg").exists())
+    if (environment / "bin" / "pip").exists():
         return
-    print(f"Creating {environment} with Python {sys.version.split()[0]}", flush=True)
-    try:
-        venv.create(environment, with_pip=True)
-    except subprocess.CalledProcessError as error:
+    command = [_python(environment), "-m", "ensurepip", "--default-pip"]
+    added = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    if added.returncode != 0 and find_uv(environment) is None:
         # Debian ships ensurepip in a package of its own.
-        shutil.rmtree(environment, ignore_errors=True)
         raise SystemExit(
             f"Python {sys.version.split()[0]} cannot create virtual environments. "
             "On Debian or Ubuntu: apt-get install python3-venv"
-        ) from error
+        )
+
+
+def _python(environment: Path) -> Path:
+    return environment / "bin" / "python"
 
 
 def _run(*command: str | Path) -> None:
-    subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -105,7 +152,12 @@ def main() -> None:
         if arguments.editable is not None:
             install(arguments.environment, "--no-deps", "--no-build-isolation", "--editable", arguments.editable)
     except subprocess.CalledProcessError as error:
-        raise SystemExit(f"Installing failed with exit code {error.returncode}; the lines above say why.") from error
+        raise SystemExit(
+            f"Installing failed with exit code {error.returncode}; the lines above say why. "
+            "Where packages come from a mirror, name it: export PIP_INDEX_URL=…"
+        ) from error
+    except KeyboardInterrupt:
+        raise SystemExit("Interrupted; the same command goes on from here.") from None
     print(f"Ready after {time.monotonic() - begun_s:.0f} s", flush=True)
 
 

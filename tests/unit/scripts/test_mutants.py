@@ -10,7 +10,7 @@ import pytest
 
 from scripts.mutants import MutantKey, Source, changed_lines, explained, is_stale, sample
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CODE = dedent('''\
     LIMIT = 2 + 2
 

@@ -47,8 +47,8 @@ def test_a_module_of_a_part_is_imported_when_it_is_used() -> None:
 def test_a_missing_library_is_declared_with_the_marker_alone() -> None:
     """Another kind of skip also happens in CI, where nobody would see that the library is gone."""
     skips = re.compile(r"importorskip\(|\brequire_part\(")
-    folder = Path(__file__).parents[1]
-    allowed = {"unit/test_parts.py", "testbed/parts.py", "testbed/plugins/lanes.py"}
+    folder = Path(__file__).parents[2]
+    allowed = {"unit/scripts/test_parts.py", "testbed/parts.py", "testbed/plugins/lanes.py"}
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if skips.search(path.read_text())}
     assert found == allowed
 
