@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = [
     "tests.testbed.plugins.deadlines",
-    "tests.testbed.plugins.default_signals",
+    "tests.testbed.plugins.default_process",
     "tests.testbed.plugins.failures",
     "tests.testbed.plugins.lanes",
     "tests.testbed.plugins.measuring",

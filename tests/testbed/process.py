@@ -69,7 +69,7 @@ def accepts_connections(port: int) -> bool:
 def start(command: Sequence[str | Path], *, by_exec: bool = False, **options: Any) -> subprocess.Popen[Any]:
     """Start a program that a killed test run takes with it: every process of the test bed begins here.
 
-    Its signals are the default ones (``tests.testbed.plugins.default_signals``). ``options`` are those of Popen. A
+    Its signals are the default ones (``tests.testbed.plugins.default_process``). ``options`` are those of Popen. A
     Python program is forked from a server that has imported Strata; with ``by_exec`` it gets an interpreter of its own.
     """
     words = [str(word) for word in command]

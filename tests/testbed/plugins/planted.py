@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.testbed.pace import stretch
 
 ROOT = Path(__file__).parents[3]
-PLUGINS = ("deadlines", "default_signals", "failures", "lanes", "scheduling")
+PLUGINS = ("deadlines", "default_process", "failures", "lanes", "scheduling")
 CONFTEST = f"pytest_plugins = {[f'tests.testbed.plugins.{name}' for name in PLUGINS]}\n"
 MARKERS = "markers = part(name)\n quick\n full\n timing\n slow\n"
 

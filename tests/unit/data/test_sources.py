@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import io
 import os
 import pickle
@@ -63,6 +65,28 @@ def test_a_file_gives_any_of_its_bytes_in_any_order(file: ByteFile) -> None:
         assert file.read(start, length).to_pybytes() == CONTENT[start : start + length]
     assert file.read(len(CONTENT), 0).to_pybytes() == b""
     assert b"".join(piece.to_pybytes() for piece in file.stream()) == CONTENT
+
+
+def test_data_that_is_kept_keeps_its_mapping_but_no_open_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(CONTENT)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept = [LocalFile(str(path)).read(number, 2) for number in range(9)]
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    path.unlink()
+    assert [view.to_pybytes() for view in kept] == [CONTENT[number : number + 2] for number in range(9)]
+    assert Path("/proc/self/maps").read_text().count(str(path)) == 9
+    del kept
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_what_cannot_be_mapped_is_an_error_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(CONTENT)
+    with pytest.raises(OSError, match="No such device") as caught:
+        LocalFile(str(tmp_path))
+    assert caught.value.errno == errno.ENODEV
 
 
 def test_what_was_streamed_to_its_end_is_closed(cache: Cache) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import weakref
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 ADVISE_BYTES = 256 << 10
 # What a scan reads at a time.
 STREAM_BYTES = 4 << 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class ByteFile(Protocol):
@@ -60,13 +68,13 @@ class LocalFile:
     def __init__(self, path: str) -> None:
         self.name = path
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # Whoever holds a view of the data holds the mapping, not this; the descriptor goes with the last reader.
+        # A view of the data holds the mapping, not this object: the descriptor is closed with the last reader.
         weakref.finalize(self, os.close, self._fd)
         status = os.fstat(self._fd)
         self.size_bytes = status.st_size
         self.modified_ns = status.st_mtime_ns
-        self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ) if self.size_bytes else None
-        self._buffer = pa.py_buffer(self._map) if self._map is not None else pa.py_buffer(b"")
+        self._map = _Mapping(self._fd, self.size_bytes) if self.size_bytes else None
+        self._buffer = pa.py_buffer(b"") if self._map is None else self._map.buffer()
 
     def read(self, start: int, length: int) -> pa.Buffer:
         """Return exactly these bytes, as a view."""
@@ -79,7 +87,7 @@ class LocalFile:
         """Let the kernel read ahead, over all of this at once; a damaged index may name what is not there."""
         if self._map is not None and length > 0 and 0 <= start < self.size_bytes:
             aligned = start - start % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, aligned, min(start + length, self.size_bytes) - aligned)
+            self._map.will_need(aligned, min(start + length, self.size_bytes) - aligned)
 
     def native(self) -> pa.NativeFile:
         """Return a file of Arrow's over the mapping."""
@@ -96,6 +104,30 @@ class LocalFile:
         if end <= size and self._map is not None:
             size = os.fstat(self._fd).st_size
         check_end(self.name, end, size)
+
+
+class _Mapping:
+    """A file mapped into memory, read-only, without an open descriptor.
+
+    Python's mmap keeps one until the last view is gone (it can be told not to from 3.13 on), and batches and cached
+    blocks are views. Most systems allow a process 1,024 descriptors, so a dataset of more small files failed.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if self._address == _MAP_FAILED:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        # Not at exit: other threads may still read.
+        weakref.finalize(self, _libc.munmap, self._address, size_bytes).atexit = False
+
+    def buffer(self) -> pa.Buffer:
+        """Return all bytes as a view that keeps the mapping."""
+        return pa.foreign_buffer(self._address, self._size_bytes, base=self)
+
+    def will_need(self, start: int, length: int) -> None:
+        """Let the kernel read ahead from ``start``, the first byte of a page."""
+        _libc.madvise(self._address + start, length, mmap.MADV_WILLNEED)
 
 
 class WatchedFile:
