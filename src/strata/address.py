@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from dataclasses import dataclass
 
@@ -161,3 +162,12 @@ def reachable(url: str, address: str) -> str:
     if host in _ANYWHERE or (is_loopback(host) and not is_loopback(known)):
         host = known
     return f"{scheme}://{join_address(host, port)}{slash}{path}"
+
+
+def proxy_option() -> tuple[str, int]:
+    """Return the gRPC option to connect directly, unless ``grpc_proxy`` names a proxy for gRPC.
+
+    gRPC would hand every connection to http_proxy, those to this machine included. That variable is set for the way
+    out of a cluster, and coordinators and etcd are within it.
+    """
+    return "grpc.enable_http_proxy", int(bool(os.environ.get("grpc_proxy")))  # noqa: SIM112 - as gRPC spells it

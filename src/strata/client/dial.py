@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from strata.address import Endpoints, is_loopback, parse_endpoints, split_address
+from strata.address import Endpoints, is_loopback, parse_endpoints, proxy_option, split_address
 from strata.client.credentials import Credentials
 from strata.client.local_tokens import find_local_token
 from strata.errors import UnsafeTokenError, UntrustedCoordinatorError
@@ -47,6 +47,7 @@ class Dial:
 
         ``name`` is the address that stands on the certificate, where ``address`` is one of its records.
         """
+        options = (proxy_option(), *options)
         if self.endpoints.is_secure:
             if name is not None and name != address:
                 options = (*options, ("grpc.ssl_target_name_override", split_address(name)[0]))
@@ -76,7 +77,7 @@ class Dial:
         return self.credentials.ssl_context() if urlsplit(url).scheme in ("wss", "https") else None
 
     def open_http(self, request: urllib.request.Request, *, timeout_s: float, host: str | None = None) -> Any:
-        """Send a request to the coordinator's HTTP API and return its response.
+        """Send a request to the coordinator's HTTP API and return its response; never through a proxy.
 
         ``host`` is the one that stands on the certificate, if not that of the request.
         """
@@ -84,10 +85,11 @@ class Dial:
         for name, value in self.headers(where.netloc).items():
             # Not sent along where a redirect leads.
             request.add_unredirected_header(name.title(), value)
-        context = self.context_for(request.full_url)
-        if context is not None and host is not None:
-            return urllib.request.build_opener(_NamedHandler(context, host)).open(request, timeout=timeout_s)
-        return urllib.request.urlopen(request, timeout=timeout_s, context=context)  # noqa: S310 - http and https
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if (context := self.context_for(request.full_url)) is not None:
+            named = _NamedHandler(context, host) if host is not None else urllib.request.HTTPSHandler(context=context)
+            handlers.append(named)
+        return urllib.request.build_opener(*handlers).open(request, timeout=timeout_s)
 
     def find_tls_problem(self, address: str, *, name: str) -> UntrustedCoordinatorError | None:
         """Return why no connection comes about though someone listens there; None if TLS is not the reason.

@@ -128,9 +128,11 @@ class ReplicatedCoordinator:
     def _find_etcd_leader(self) -> bool:
         for number in sorted(range(REPLICAS), key=lambda number: number != self._etcd_leader):
             port = self._ports[number][0]
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v3/maintenance/status", data=b"{}")
+            status_url = f"http://127.0.0.1:{port}/v3/maintenance/status"
+            # Without the user's http_proxy, which cannot reach this machine's own servers.
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with suppress(OSError, ValueError, urllib.error.URLError):
-                with urllib.request.urlopen(request, timeout=1.0) as answer:  # noqa: S310 - this machine's own
+                with opener.open(status_url, data=b"{}", timeout=1.0) as answer:
                     status = json.load(answer)
                 if status.get("leader") == status["header"]["member_id"]:
                     self._etcd_leader = number

@@ -135,7 +135,7 @@ CONTEXTS = {
         prelude=MODEL + 'run = strata.join(checkpoints="checkpoints", local=True)\ndef evaluate(model): pass\n',
         postlude="run.close()\n",
     ),
-    "ddp": Context(prelude=MODEL, replaced=_BUCKETS, workers=2),
+    "ddp": Context(prelude=MODEL, replaced=_BUCKETS, workers=2, part="torch"),
     "script": Context(prepare=_write_script),
     "stopped job": Context(prepare=_train_and_stop),
     # docs/checkpoints.md

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from strata.address import proxy_option
 from strata.coordinator.etcd.target import EtcdTarget
 from strata.wire._generated import etcd_pb2 as ep
 
@@ -261,10 +262,11 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def _open(target: EtcdTarget, endpoint: str) -> grpc.Channel:
+    options = (*_OPTIONS, proxy_option())
     if not target.is_secure:
-        return grpc.insecure_channel(endpoint, options=_OPTIONS)
+        return grpc.insecure_channel(endpoint, options=options)
     credentials = grpc.ssl_channel_credentials(target.ca, target.key, target.certificate)
-    return grpc.secure_channel(endpoint, credentials, options=_OPTIONS)
+    return grpc.secure_channel(endpoint, credentials, options=options)
 
 
 def _is_token_over(error: Exception) -> bool:
