@@ -23,6 +23,7 @@ from strata.demo.model import BATCH_SIZE
 from strata.demo.proofs import prove
 from strata.demo.replicated import ReplicatedCoordinator
 from strata.demo.samples import make_dataset
+from strata.errors import CoordinatorLostError
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, start
 from tests.testbed.terminal import Terminal
@@ -140,9 +141,24 @@ def test_a_play_that_takes_too_long_ends_and_leaves_nothing_behind(
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 1
     shown = capsys.readouterr()
-    assert shown.err == "strata demo: it was not over after 0 s; this machine has too much else to do\n"
+    assert re.fullmatch(
+        r"strata demo: it was at step 0 of \d+ after 0 s; this machine has too much else to do\n", shown.err
+    )
     assert shown.out.startswith("The dashboard is at http://127.0.0.1:")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_play_whose_coordinator_is_out_of_reach_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(url: str, *_: object, **__: object) -> None:
+        raise CoordinatorLostError(url, waited_s=8.0)
+
+    monkeypatch.setattr(director, "configure_job", lose)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(CoordinatorLostError):
+            main(["demo"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_play(
