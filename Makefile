@@ -1,5 +1,7 @@
 # Every target works on a fresh clone: what it needs, it installs into .venv first.
-PYTHON ?= python3
+# The first of these that is new enough; on many clusters python3 is 3.6, and newer ones have names of their own.
+PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && exit; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STRATA := $(VENV)/.strata
@@ -13,6 +15,8 @@ PYTEST := $(BIN)/$(if $(MEASURE),coverage run -m pytest,pytest)
 # Compiled modules are kept in .venv, also on a machine that forbids them beside the sources: without them, each process of
 # a test compiles all of Strata and its libraries.
 unexport PYTHONDONTWRITEBYTECODE
+# Nothing outside of .venv is imported, such as what a cluster's modules put on this path.
+unexport PYTHONPATH PYTHONHOME
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
@@ -26,6 +30,8 @@ help:  ## show this list
 # Strata with what it needs to run, which is all that the demonstration takes. The version in the metadata of the
 # installation is that of the package.
 $(STRATA): pyproject.toml requirements/worker.txt requirements/build.txt src/strata/__init__.py
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Strata needs Python 3.11 or newer, \
+	and %s is %s. Name another: make PYTHON=..." % (sys.executable, sys.version.split()[0]))'
 	@$(PYTHON) scripts/environment.py $(VENV) requirements/worker.txt requirements/build.txt --editable .
 	@touch $@
 

@@ -1,7 +1,7 @@
 """Create a virtual environment and install locked requirements: with uv if it can be had, else with pip.
 
-    python3 scripts/environment.py .venv requirements/worker.txt …   create .venv if missing, and install
-    python3 scripts/environment.py .venv --editable . …              the same, and Strata from its sources
+    python3 scripts/environment.py .venv requirements/worker.txt ... create .venv if missing, and install
+    python3 scripts/environment.py .venv --editable . ...            the same, and Strata from its sources
 
 It runs on a bare Python, so it imports the standard library only. Every package is pinned with its hash, and nothing is
 resolved: pip would look at the newest release of a package that is wanted with an extra, and refuse it without a hash.
@@ -138,9 +138,6 @@ def main() -> None:
     parser.add_argument("locks", nargs="+", type=Path, help="files with pinned and hashed requirements")
     parser.add_argument("--editable", type=Path, help="a project to install from its sources")
     arguments = parser.parse_args()
-    if sys.version_info < (3, 11):  # noqa: UP036 - whatever python3 is on a user's machine runs this script
-        version = sys.version.split()[0]
-        raise SystemExit(f"Strata needs Python 3.11 or newer, and this is {version}. Name another: make PYTHON=…")
     begun_s = time.monotonic()
     try:
         create(arguments.environment)
@@ -154,7 +151,7 @@ def main() -> None:
     except subprocess.CalledProcessError as error:
         raise SystemExit(
             f"Installing failed with exit code {error.returncode}; the lines above say why. "
-            "Where packages come from a mirror, name it: export PIP_INDEX_URL=…"
+            "Where packages come from a mirror, name it: export PIP_INDEX_URL=..."
         ) from error
     except KeyboardInterrupt:
         raise SystemExit("Interrupted; the same command goes on from here.") from None

@@ -252,6 +252,6 @@ def test_packages_that_cannot_be_had_end_the_script_with_a_hint_and_no_traceback
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "Installing failed with exit code 1; the lines above say why. "
-        "Where packages come from a mirror, name it: export PIP_INDEX_URL=…"
+        "Where packages come from a mirror, name it: export PIP_INDEX_URL=..."
     )
     assert "Traceback" not in done.stderr

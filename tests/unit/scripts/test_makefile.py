@@ -1,0 +1,51 @@
+"""Which Python ``make`` takes, and what it says where there is none that is new enough."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with a python3 of RHEL 8; it is all that ``make`` finds beside the system's tools."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    old = "import sys; sys.version_info = (3, 6, 8); sys.version = '3.6.8 (default)'; exec(sys.argv[1])"
+    (folder / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{old}" "$2"\n')
+    (folder / "python3").chmod(0o755)
+    return folder
+
+
+def make(programs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make on an environment that does not exist; it finds no Python of this machine."""
+    environment = {"PATH": str(programs), "HOME": str(programs)}
+    command = [
+        shutil.which("make") or "make",
+        "-C",
+        str(ROOT),
+        "--no-print-directory",
+        f"VENV={programs / 'venv'}",
+        *arguments,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_a_newer_python_is_taken_where_python3_is_old(programs: Path) -> None:
+    (programs / "python3.12").symlink_to(sys.executable)
+    done = make(programs, "--dry-run", "demo")
+    assert done.returncode == 0, done.stderr
+    assert "\npython3.12 scripts/environment.py " in done.stdout
+
+
+def test_without_a_new_python_the_old_one_is_named(programs: Path) -> None:
+    done = make(programs, "demo")
+    assert done.returncode == 2
+    assert f"Strata needs Python 3.11 or newer, and {sys.executable} is 3.6.8. Name another: make" in done.stderr
+    assert "Traceback" not in done.stderr
