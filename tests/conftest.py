@@ -31,6 +31,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 LONGEST_NAME = 80
+# What clouds, schedulers, launchers and telemetry set for other programs.
+FOREIGN = ("AWS_", "AZURE_", "GOOGLE_", "MASTER_", "OTEL_", "SLURM_", "TORCHELASTIC_")
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -43,8 +45,10 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the settings of the machine that it runs on, nor leaves folders of jobs there."""
-    for name in (*Settings.model_fields, FILE_VARIABLE):
-        monkeypatch.delenv(name.upper(), raising=False)
+    ours = {name.upper() for name in (*Settings.model_fields, FILE_VARIABLE)}
+    for name in [name for name in os.environ if name in ours or name.startswith(FOREIGN)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("JOBS_PATH", str(tmp_path / "strata-jobs"))
 
 

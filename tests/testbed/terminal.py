@@ -13,7 +13,10 @@ END_TIMEOUT_S = 20.0
 
 
 class Terminal:
-    """Give ``fd`` to a program as one of its outputs; after the block, ``shown`` is what it wrote there."""
+    """Give ``fd`` to a program as one of its outputs; after the block, ``shown`` is what it wrote there.
+
+    What the program can do with a terminal depends on TERM, which tests set to that of a common one.
+    """
 
     def __enter__(self) -> Self:
         self._ours, self.fd = pty.openpty()

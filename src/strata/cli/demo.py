@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from strata.cli.progress import can_redraw
+
 if TYPE_CHECKING:
     from strata.demo.director import DemoCoordinator, Director, Scene
     from strata.demo.proofs import Proof
@@ -148,7 +150,7 @@ class _View:
         self._phase = ""
 
     def __enter__(self) -> Self:
-        if sys.stdout.isatty():
+        if can_redraw(sys.stdout):
             from rich.live import Live
 
             self._live = Live(self._draw(), refresh_per_second=12, transient=True)
@@ -185,7 +187,7 @@ class _View:
             if time.monotonic() - self._drawn_s > 0.08:
                 self._drawn_s = time.monotonic()
                 self._live.update(self._draw())
-        elif not sys.stdout.isatty():
+        elif not can_redraw(sys.stdout):
             self._tell()
 
     def _tell(self) -> None:

@@ -1,11 +1,12 @@
-"""Progress bars: on stderr, at a terminal only, so that output can be piped and logs stay readable."""
+"""Progress bars: on stderr, at a terminal that can redraw only, so that output can be piped and logs stay readable."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -13,10 +14,15 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Whether lines can be drawn again in their place: at a terminal, unless it is as simple as that of an editor."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
 @contextmanager
 def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show how many of these bytes are done; yields what to call with each further number of them."""
-    if not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         yield lambda count: None
         return
     from rich.progress import DownloadColumn, TransferSpeedColumn
@@ -28,7 +34,7 @@ def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def show_rows(what: str, total_rows: int) -> Iterator[Callable[[int], None]]:
     """Show how many of these rows are done; yields what to call with each further number of them."""
-    if not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         yield lambda count: None
         return
     from rich.progress import MofNCompleteColumn, TextColumn
@@ -40,7 +46,7 @@ def show_rows(what: str, total_rows: int) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def show_tokens(what: str, total_documents: int) -> Iterator[Callable[[int, int], None]]:
     """Show how many of these documents are done, and tokens a second; yields what to call with further ones of both."""
-    if not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         yield lambda documents, tokens: None
         return
     from rich.console import Console

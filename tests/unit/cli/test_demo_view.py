@@ -103,3 +103,13 @@ def test_elsewhere_each_thing_that_happens_is_one_line_and_told_once(
         "all train on after: kill -9 of the coordinator",
     ]
     assert all(" s  step   41  " in line for line in told)
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines_too(
+    screen: Screen, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with redirect_stdout(screen), demo._View(scene) as view:
+        view.update()
+    assert "step   41  kill -9 of a worker\n" in screen.getvalue()
+    assert "\x1b" not in screen.getvalue()

@@ -22,6 +22,8 @@ def hard() -> Iterator[int]:
 
 
 def test_a_limit_that_is_too_low_is_raised_by_what_is_needed(hard: int, caplog: pytest.LogCaptureFixture) -> None:
+    if hard < 1_500 and hard != resource.RLIM_INFINITY:
+        pytest.skip("this system allows fewer")
     _allow_open_files(500)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1_500, hard)
     assert caplog.text == ""

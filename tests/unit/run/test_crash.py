@@ -138,6 +138,13 @@ def test_a_module_that_is_not_there_is_fatal() -> None:
     assert crash.message == "No module named no_such_module"
 
 
+def test_a_module_that_is_not_there_is_fatal_for_a_python_in_a_folder_with_a_space() -> None:
+    crash = find_crash(["/home/me/My Projects/.venv/bin/python3.11: No module named train"])
+    assert crash is not None
+    assert crash.is_fatal
+    assert crash.message == "No module named train"
+
+
 def test_arguments_that_are_refused_twice_in_the_same_words_are_not_tried_again() -> None:
     def refused(words: str, code: int = 2, *, did_step: bool = False) -> Exit:
         lines = ("usage: train.py [-h]", words)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strata.cli.output import AsJson, escape, print_json, print_json_line, print_table
+from strata.cli.progress import can_redraw
 from strata.cli.watch.followed_events import follow_events
 from strata.cli.watch.interrupts import insistent_interrupts
 from strata.cli.watch.replicas import ask_replicas, print_replicas
@@ -48,7 +49,7 @@ def show_status(
                 print_json({**_as_dict(status), "replicas": replicas})
             else:
                 if watch:
-                    sys.stdout.write("\x1b[2J\x1b[H" if sys.stdout.isatty() else "\n")
+                    sys.stdout.write("\x1b[2J\x1b[H" if can_redraw(sys.stdout) else "\n")
                 print_replicas(replicas)
                 _print_status(status)
             if not watch:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strata.cli.output import AsJson, escape, print_json
+from strata.cli.progress import can_redraw
 from strata.cli.watch.interrupts import insistent_interrupts
 from strata.cli.watch.status import DEFAULT_URL, Url
 from strata.config import load_settings
@@ -52,7 +53,7 @@ def show_top(
 
     if as_json:
         print_json(answer)
-    elif once or not sys.stdout.isatty() or Console().is_dumb_terminal:
+    elif once or not can_redraw(sys.stdout):
         # In a pipe nothing is folded: a row is a line, for grep and awk.
         width = None if sys.stdout.isatty() else 200
         Console(width=width, highlight=False).print(draw(answer, now_s=reader.time_s, lines=10_000))

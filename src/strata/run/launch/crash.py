@@ -10,7 +10,7 @@ from strata.run.watchdog.stacks import is_users
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _ERROR = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-_MISSING = re.compile(r"\S*python[\d.]*: (?P<message>No module named .+)")
+_MISSING = re.compile(r".*python[\d.]*: (?P<message>No module named .+)")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 # An address in memory, or a random part of a name: they differ each time, and mean nothing.
 _RANDOM = re.compile(r"0x[0-9a-fA-F]+|(?<![0-9a-zA-Z])[0-9a-f]{8,}(?![0-9a-zA-Z])")
