@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,21 @@ def path(tmp_path: Path) -> Path:
     journal.append(ENTRIES)
     journal.close()
     return path
+
+
+@pytest.fixture(autouse=True)
+def _closed_databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what a test leaves open, as the end of a process would; Python 3.13 warns of each."""
+    opened: list[sqlite3.Connection] = []
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(sqlite3.Connection(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    yield
+    for database in opened:
+        database.close()
 
 
 def change(path: Path, statement: str) -> None:

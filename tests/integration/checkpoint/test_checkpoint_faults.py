@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.testbed.servers import S3Server
 
 ROOT = Path(__file__).parents[3]
+# From 3.12 on, Python warns of every fork beside threads.
+FORK_QUIETLY = ("-W", "ignore:This process:DeprecationWarning")
 PHASES = ["staged", "writing", "inside-part", "written", "committing", "inside-manifest", "committed", "retaining"]
 
 
@@ -197,9 +199,8 @@ _, status = os.waitpid(child, 0)
 manager.save(b"z", 3)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-    done = run_program(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=stretch(50)
-    )
+    command = [sys.executable, *FORK_QUIETLY, "-c", script, str(tmp_path)]
+    done = run_program(command, capture_output=True, text=True, timeout=stretch(50))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -231,7 +232,8 @@ with CheckpointManager(storage=storage) as manager:
 sys.exit(os.waitstatus_to_exitcode(status))
 """
     script = script.replace("CHILD", child)
-    done = run_program([sys.executable, "-c", script], capture_output=True, text=True, timeout=stretch(20))
+    command = [sys.executable, *FORK_QUIETLY, "-c", script]
+    done = run_program(command, capture_output=True, text=True, timeout=stretch(20))
     assert (done.returncode, done.stderr) == (7, "")
 
 

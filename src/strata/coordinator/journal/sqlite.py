@@ -65,15 +65,23 @@ class SqliteJournal:
         try:
             # Used by one thread at a time, but not always the same.
             self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
+        self._identities = {file: _identity(file) for file in (self._path, self._log_path)}
+
+    def _prepare(self) -> None:
+        """Take the file for this process alone, and create its tables; close it if that fails."""
+        try:
             self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(_SCHEMA)
             self._database.execute("BEGIN IMMEDIATE")
             self._database.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
-            raise self._translated(error) from error
-        self._identities = {file: _identity(file) for file in (self._path, self._log_path)}
+        except sqlite3.DatabaseError:
+            self._database.close()
+            raise
 
     def load(self) -> tuple[bytes | None, list[Entry]]:
         """Return the last snapshot and the entries after it; an end that nobody was told of is cut with a warning."""

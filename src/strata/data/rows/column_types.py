@@ -198,4 +198,6 @@ def _type_of(field: pa.Field, nulls: Nulls) -> ColumnType:
 
 
 def _filler(dtype: np.dtype[Any]) -> Any:
-    return {"f": np.nan, "c": np.nan, "M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}.get(dtype.kind, 0)
+    if dtype.kind in "Mm":
+        return np.array("NaT", dtype)
+    return np.nan if dtype.kind in "fc" else 0

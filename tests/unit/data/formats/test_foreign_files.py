@@ -231,7 +231,7 @@ def test_wrong_options_of_csv_are_named(tmp_path: Path, options: dict[str, objec
         ('{"a": "x", "a": "y"}', "specified twice; write each key of an object once"),
         ('{"a": 1e400}', "Number too big"),
         ('{"a": 5}', r"changed from string to number; .* types=\{'a': 'string'\}"),
-        ('{"a": ' + "[" * 2000 + "]" * 2000 + "}", "nested too deeply"),
+        ('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}", "nested too deeply"),
     ],
 )
 def test_a_record_of_json_lines_that_cannot_be_read_is_named(tmp_path: Path, line: str, problem: str) -> None:
