@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from strata.demo import volume
-from strata.errors import ConfigError
+from strata.errors import ConfigError, CoordinatorLostError
+from strata.wire._generated import coordinator_pb2 as pb
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import run_program
@@ -68,6 +69,23 @@ def test_what_a_worker_trained_is_proved_and_a_sample_that_nobody_saw_fails_the_
     proofs = capsys.readouterr().out.splitlines()
     assert proofs[0] == "FAILED epoch 0: every sample was seen exactly once (320 samples, 320 missing, 0 repeated)"
     assert [line.split()[0] for line in proofs[1:]] == ["ok"] * 3
+
+
+def test_an_audit_is_asked_for_again_while_the_coordinator_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[pb.DataAudit | Exception] = [CoordinatorLostError("c:50051", waited_s=0.0), pb.DataAudit()]
+
+    def ask(*_: object, **__: object) -> pb.DataAudit:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(volume, "ask_audit", ask)
+    monkeypatch.setattr(volume, "RETRY_S", 0.0)
+    assert volume._audit("c:50051", "shared", 0) == pb.DataAudit()
+    answers[:] = [CoordinatorLostError("c:50051", waited_s=0.0)]
+    monkeypatch.setattr(volume, "PATIENCE_S", -1.0)
+    with pytest.raises(CoordinatorLostError):
+        volume._audit("c:50051", "shared", 0)
 
 
 def test_a_job_without_a_checkpoint_is_not_proved(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 from typing import Any
 
 import pytest
@@ -37,6 +38,13 @@ def require_root() -> None:
     """Go on only if this process may mount file systems."""
     if os.geteuid() != 0:
         _give_up("needs root, to mount a file system: sudo make test-full")
+
+
+def require_open_files(count: int) -> None:
+    """Go on only if this process may open so many files at once."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < count:
+        _give_up(f"needs {count} open files, and this system allows {allowed}: raise its hard limit (ulimit -Hn)")
 
 
 def _give_up(message: str) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.parts import find_program
-from strata.run.launch.worker_process import DIE_WITH_PARENT
 from tests.testbed.pace import stretch
 from tests.testbed.processes import fork_server
 
@@ -69,8 +68,9 @@ def accepts_connections(port: int) -> bool:
 def start(command: Sequence[str | Path], *, by_exec: bool = False, **options: Any) -> subprocess.Popen[Any]:
     """Start a program that a killed test run takes with it: every process of the test bed begins here.
 
-    Its signals are the default ones (``tests.testbed.plugins.default_process``). ``options`` are those of Popen. A
-    Python program is forked from a server that has imported Strata; with ``by_exec`` it gets an interpreter of its own.
+    Its signals are the default ones (``tests.testbed.plugins.default_process``), and it may open 1,024 files.
+    ``options`` are those of Popen. A Python program is forked from a server that has imported Strata; with ``by_exec``
+    it gets an interpreter of its own.
     """
     words = [str(word) for word in command]
     if words[0] == STRATA:
@@ -79,7 +79,7 @@ def start(command: Sequence[str | Path], *, by_exec: bool = False, **options: An
         return fork_server.ForkedProcess(words, **options)
     program = find_program(str(command[0]))
     assert program is not None, f"{command[0]} is not installed"
-    become = [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), program]
+    become = [sys.executable, "-S", "-E", "-c", fork_server.PLAIN_CHILD, str(os.getpid()), program]
     return subprocess.Popen([*become, *map(str, command[1:])], **options)
 
 

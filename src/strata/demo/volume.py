@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import time
 from pathlib import Path
 
 from strata.checkpoint import CheckpointManager
@@ -23,10 +24,12 @@ from strata.demo.model import BATCH_SIZE
 from strata.demo.proofs import prove
 from strata.demo.samples import make_dataset
 from strata.demo.worker import DATASET, train
-from strata.errors import ConfigError, ConfigProblem
+from strata.errors import ConfigError, ConfigProblem, CoordinatorLostError
+from strata.wire._generated import coordinator_pb2 as pb
 
 ROWS = 5_000
 FAILED, TRAINS_STILL = 1, 2
+PATIENCE_S, RETRY_S = 30.0, 0.5
 
 
 def main() -> int:
@@ -59,12 +62,24 @@ def print_proofs(folder: Path, *, epochs: int, checkpoints: str | Path) -> int:
         return TRAINS_STILL
     with contextlib.redirect_stdout(io.StringIO()):
         train(folder, epochs=epochs, pace_s=0.0, is_local=True)
-    found = [ask_audit(settings.coordinator_url, settings.job_id, DATASET, epoch=epoch) for epoch in range(epochs)]
+    found = [_audit(settings.coordinator_url, settings.job_id, epoch) for epoch in range(epochs)]
     audits = [(each.missing.samples, each.repeated.samples) for each in found]
     proofs = prove(folder, job_id=settings.job_id, epochs=epochs, num_rows=ROWS, audits=audits, checkpoints=checkpoints)
     for proof in proofs:
         sys.stdout.write(f"{'ok    ' if proof.holds else 'FAILED'} {proof.claim} ({proof.evidence})\n")
     return 0 if all(proof.holds for proof in proofs) else FAILED
+
+
+def _audit(url: str, job_id: str, epoch: int) -> pb.DataAudit:
+    """Ask for an audit, and again for a while: the network of containers loses a lookup of a name at times."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask_audit(url, job_id, DATASET, epoch=epoch)
+        except CoordinatorLostError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(RETRY_S)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,7 @@ from tests.testbed.client_process import worker_process
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.network.raw_channel import HANDSHAKE, RawChannel, frame
 from tests.testbed.pace import stretch
-from tests.testbed.parts import require_root
-from tests.testbed.plugins.default_process import many_open_files
+from tests.testbed.parts import require_open_files, require_root
 from tests.testbed.waiting import wait_until
 
 SEED = 20_261
@@ -171,7 +170,8 @@ def test_a_call_with_bytes_that_are_no_message_is_refused(service: CoordinatorPr
 
 def test_a_flood_of_connections_is_refused_clearly_and_the_others_are_served(tmp_path: Path) -> None:
     service = CoordinatorProcess(tmp_path, "--max-channels", "500")
-    with service.serving() as process, many_open_files(3_000), ExitStack() as stack, good_worker(service) as good:
+    require_open_files(3_000)
+    with service.serving() as process, ExitStack() as stack, good_worker(service) as good:
         before = memory_bytes(process.pid)
         flood = [stack.enter_context(RawChannel(service.channel_port)) for _ in range(2_000)]
         refused = [raw for raw in flood if b" 503 " in raw.answer]
@@ -190,7 +190,8 @@ def test_a_flood_of_connections_is_refused_clearly_and_the_others_are_served(tmp
 
 
 def test_connections_that_never_speak_are_hung_up_on(service: CoordinatorProcess) -> None:
-    with service.serving() as process, many_open_files(3_000), good_worker(service) as good, ExitStack() as stack:
+    require_open_files(3_000)
+    with service.serving() as process, good_worker(service) as good, ExitStack() as stack:
         before = memory_bytes(process.pid)
         silent = [stack.enter_context(RawChannel(service.channel_port, handshake=False)) for _ in range(2_000)]
         assert good.heartbeat(timeout_s=stretch(20)).world_size == 1

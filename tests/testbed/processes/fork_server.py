@@ -46,6 +46,13 @@ TORCH_MODULES = ("torch", "torch.distributed", "torch.distributed.tensor", "torc
 # What an interpreter or a library reads while it starts. A program with other values than the server's is executed.
 READ_AT_START = ("PYTHON", "LD_", "COVERAGE", "FAKETIME", "GRPC_", "MALLOC_", "GLIBC_")
 NOT_BY_FORK = {"preexec_fn", "pass_fds", "executable", "process_group", "user", "umask"}
+# Becomes a program that may open as many files as on most systems. Root in a container often has more, which would hide
+# that a program needs them.
+PLAIN_CHILD = f"""
+import resource
+many, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (many if 0 <= many < 1024 else 1024, most))
+{DIE_WITH_PARENT}"""
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 
@@ -131,7 +138,7 @@ class _Server:
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         self._socket, theirs = socket.socketpair()
-        become = [sys.executable, "-S", "-E", "-c", DIE_WITH_PARENT, str(os.getpid()), sys.executable]
+        become = [sys.executable, "-S", "-E", "-c", PLAIN_CHILD, str(os.getpid()), sys.executable]
         root = str(Path(__file__).parents[3])
         self._process = subprocess.Popen(
             [*become, "-m", "tests.testbed.processes.fork_server", str(theirs.fileno()), *modules],

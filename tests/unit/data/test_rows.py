@@ -34,6 +34,7 @@ from strata.errors import (
     StaleIndexError,
     UnknownDataFormatError,
 )
+from tests.testbed.plugins.default_process import few_open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -248,8 +249,9 @@ def test_ten_thousand_small_files(folder: Path, cache: Cache) -> None:
     make_index(folder, cache, sequence_length=1)
     rows = open_rows(folder, options={"sequence_length": 1}, cache=cache)
     assert rows.num_rows == 20_000
-    assert rows.read(0, 20_000)["tokens"].reshape(-1).tolist() == list(range(20_000))
-    assert len(list(Path("/proc/self/fd").iterdir())) < 1000
+    # As most systems allow a process; a reader keeps no file open for the data that it gave.
+    with few_open_files():
+        assert rows.read(0, 20_000)["tokens"].reshape(-1).tolist() == list(range(20_000))
     assert len(rows.index.to_bytes()) < 400_000
 
 

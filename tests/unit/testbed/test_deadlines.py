@@ -213,15 +213,3 @@ def test_ctrl_c_ends_a_program():
 
     code, output = run_pytest(tmp_path, planted, "-p", "no:xdist", preexec_fn=ignore)
     assert code == 0, output
-
-
-def test_what_a_test_starts_may_open_as_many_files_as_on_most_systems(tmp_path: Path) -> None:
-    planted = """
-import subprocess, sys
-
-def test_limit():
-    program = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-    assert subprocess.check_output([sys.executable, "-c", program]) == b"1024\\n"
-"""
-    code, output = run_pytest(tmp_path, planted, "-p", "no:xdist")
-    assert code == 0, output

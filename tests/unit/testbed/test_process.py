@@ -58,6 +58,14 @@ def test_a_process_begins_with_default_signals() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize("by_exec", [False, True], ids=["forked", "executed"])
+def test_a_process_may_open_as_many_files_as_on_most_systems(by_exec: bool) -> None:
+    script = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    process = start([sys.executable, "-c", script], by_exec=by_exec, stdout=subprocess.PIPE, text=True)
+    assert int(read_line(process)) <= 1024
+    end(process)
+
+
 def test_a_wait_ends_and_says_what_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "factor", lambda: 1.0)
     with pytest.raises(AssertionError, match="never came: the sun"):
