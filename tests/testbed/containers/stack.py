@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,12 @@ class Stack:
         assert said.count("ok  ") == self.epochs + 3, said
         return said
 
+    def print_logs(self) -> None:
+        """Print the last lines of each container; pytest shows them if the test failed."""
+        for name in self.engine.podman("ps", "--all", "--format={{.Names}}").split():
+            said = self.engine.attempt("podman", "logs", "--tail=8", name)
+            sys.stdout.write(f"{name}:\n{said.stdout}{said.stderr}\n")
+
     def take_down(self) -> None:
         """Remove all of it as the docs say; fails if a container or a volume is left."""
         self.compose("down", "--volumes", "--remove-orphans", "--timeout=5")
@@ -212,4 +219,5 @@ def stack_of(engine: Engine, *, tag: str = "local", epochs: int = EPOCHS) -> Ite
     try:
         yield stack
     finally:
+        stack.print_logs()
         engine.remove_containers()
