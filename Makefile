@@ -17,7 +17,7 @@ PYTEST := $(BIN)/$(if $(MEASURE),coverage run -m pytest,pytest)
 unexport PYTHONDONTWRITEBYTECODE
 # Nothing outside of .venv is imported, such as what a cluster's modules put on this path.
 unexport PYTHONPATH PYTHONHOME
-export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 

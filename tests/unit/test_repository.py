@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tokenize
 import tomllib
 from pathlib import Path
@@ -22,6 +23,13 @@ def test_every_make_target_that_a_page_names_exists(page: str) -> None:
     later = set(re.findall(r"`make ([a-z-]+)`[^.|\n]*not yet", text))
     assert named - later, page
     assert named - later <= TARGETS
+
+
+def test_no_compiled_module_is_beside_the_sources() -> None:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert "Makefile" in listed
+    assert [path for path in listed if path.endswith(".pyc")] == []
 
 
 def test_no_requirement_names_a_registry() -> None:

@@ -1,4 +1,4 @@
-"""Which Python ``make`` takes, and what it says where there is none that is new enough."""
+"""Which Python ``make`` takes, what it says where there is none that is new enough, and where it keeps its files."""
 
 from __future__ import annotations
 
@@ -49,3 +49,11 @@ def test_without_a_new_python_the_old_one_is_named(programs: Path) -> None:
     assert done.returncode == 2
     assert f"Strata needs Python 3.11 or newer, and {sys.executable} is 3.6.8. Name another: make" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_compiled_modules_are_kept_in_the_environment(programs: Path, absolute: bool) -> None:
+    environment = programs / "venv" if absolute else Path(".venv-other")
+    (programs / "shown.mk").write_text("shown:\n\t@echo $$PYTHONPYCACHEPREFIX\n")
+    done = make(programs, f"VENV={environment}", "-f", "Makefile", "-f", str(programs / "shown.mk"), "shown")
+    assert done.stdout == f"{ROOT / environment / 'pycache'}\n", done.stderr
