@@ -24,30 +24,47 @@ from pathlib import Path
 LOCKS = Path(__file__).resolve().parent.parent / "requirements"
 
 
-# pip's settings that say where packages come from, and the variables with which uv does the same.
+# pip's settings that say where packages come from, and the variables with which uv does the same. Of extra indexes only
+# pip gets to know: of one version, uv sees the files of a single index, and may so take a wheel without its C library.
 UV_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_EXTRA_INDEX_URL",
     "find-links": "UV_FIND_LINKS",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
     "proxy": "ALL_PROXY",
 }
+# pip's other settings that count here. All packages are pinned, so one that says which to install, or where to, could
+# only break the installation: clusters set "user", and images with a GPU library bring a "constraint".
+PIP_SETTINGS = {
+    *UV_VARIABLES, "extra-index-url", "no-index", "timeout", "default-timeout", "retries", "cache-dir", "no-cache-dir",
+    "keyring-provider",
+}  # fmt: skip
+# The same for uv, which has few of them in variables.
+IGNORED_UV_VARIABLES = {"UV_CONSTRAINT", "UV_OVERRIDE", "UV_REQUIRE_HASHES"}
 
 
 def install(environment: Path, *arguments: str | Path) -> None:
     """Install into an environment with uv, or with pip where uv is missing or fails."""
     if (uv := find_uv(environment)) is not None and _install_with_uv(uv, environment, *arguments):
         return
-    _run(_python(environment), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+    _pip_install(environment, "--quiet", *arguments).check_returncode()
+
+
+def _pip_install(
+    environment: Path, *arguments: str | Path, capture: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    command = [_python(environment), "-m", "pip", "install", *arguments]
+    variables = pip_variables(pip_settings(environment), os.environ)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=capture, env=variables)
 
 
 def _install_with_uv(uv: str, environment: Path, *arguments: str | Path) -> bool:
     pip = pip_settings(environment)
     offline = ["--no-index"] if pip.get("no-index", "no").lower() in {"1", "true", "yes", "on"} else []
     command = [uv, "pip", "install", "--quiet", "--python", _python(environment), *offline, *arguments]
-    variables = {**os.environ, **uv_variables(pip, os.environ)}
+    kept = {name: value for name, value in os.environ.items() if name not in IGNORED_UV_VARIABLES}
+    variables = {**kept, **uv_variables(pip, os.environ)}
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=variables)
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1].strip()
@@ -65,6 +82,14 @@ def pip_settings(environment: Path) -> dict[str, str]:
     return {name: str(ast.literal_eval(value)) for _, name, value in found}
 
 
+def pip_variables(pip: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which pip looks where the user's settings say, and follows none of the others."""
+    others = {name: value for name, value in environ.items() if not name.startswith("PIP_")}
+    kept = {name: " ".join(value.split()) for name, value in pip.items() if name in PIP_SETTINGS}
+    own = {"config-file": os.devnull, "disable-pip-version-check": "1"}
+    return {**others, **{f"PIP_{name.upper().replace('-', '_')}": value for name, value in {**kept, **own}.items()}}
+
+
 def uv_variables(pip: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make uv look where pip looks, except for those that the user has set.
 
@@ -73,8 +98,6 @@ def uv_variables(pip: Mapping[str, str], environ: Mapping[str, str]) -> dict[str
     places = {UV_VARIABLES[name]: " ".join(value.split()) for name, value in pip.items() if name in UV_VARIABLES}
     if "UV_FIND_LINKS" in places:
         places["UV_FIND_LINKS"] = places["UV_FIND_LINKS"].replace(" ", ",")
-    # pip takes a version from any index. With hashes that is safe: no index can offer another file of the same name.
-    places["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {name: value for name, value in places.items() if value and not environ.get(name)}
 
 
@@ -90,10 +113,9 @@ def provide_uv(environment: Path) -> None:
         return
     lock = environment / "uv.txt"
     lock.write_text(pin_of("uv", (LOCKS / "dev.txt").read_text()))
-    options = ["--disable-pip-version-check", "--only-binary", ":all:", "--no-deps", "--require-hashes"]
-    command = [_python(environment), "-m", "pip", "install", *options, "-r", lock]
+    options = ["--only-binary", ":all:", "--no-deps", "--require-hashes", "-r", lock]
     # If no package can be had, the installation itself will say so.
-    if subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode != 0:
+    if _pip_install(environment, *options, capture=True).returncode != 0:
         print("uv cannot be installed here; pip takes about a minute longer.", flush=True)
 
 
@@ -125,10 +147,6 @@ def create(environment: Path) -> None:
 
 def _python(environment: Path) -> Path:
     return environment / "bin" / "python"
-
-
-def _run(*command: str | Path) -> None:
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
 def main() -> None:

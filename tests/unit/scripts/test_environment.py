@@ -80,14 +80,14 @@ def _plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-def make_wheel(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a package of one empty module; return its wheel, and a lock file with its hash."""
-    wheel, about = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+def make_wheel(folder: Path, name: str, *, platform: str = "any") -> tuple[Path, Path]:
+    """Make a package of one module that says its platform; return its wheel, and a lock file with its hash."""
+    wheel, about = folder / f"{name}-1.0-py3-none-{platform}.whl", f"{name}-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"{name}.py", "")
+        archive.writestr(f"{name}.py", f"PLATFORM = {platform!r}")
         archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         archive.writestr(
-            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-{platform}\n"
         )
         archive.writestr(f"{about}/RECORD", f"{name}.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
     lock = folder / "lock.txt"
@@ -125,7 +125,7 @@ def test_uv_takes_packages_from_a_folder_without_any_index(
     _, lock = make_wheel(tmp_path, "from_folder")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setattr(environment, "_run", lambda *command: pytest.fail(f"pip is not needed: {command}"))
+    monkeypatch.setattr(environment, "_pip_install", lambda *words: pytest.fail(f"pip is not needed: {words}"))
     install_locked(installed, lock)
     assert has_module(installed, "from_folder")
 
@@ -160,6 +160,53 @@ def test_without_uv_pip_installs(
     install_locked(installed, lock)
     assert has_module(installed, "without_uv")
     assert index.agents == {"pip"}
+
+
+def test_the_wheel_for_this_platform_is_taken_where_an_extra_index_has_only_another(
+    installed: Path, index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pure").mkdir()
+    pure, pure_lock = make_wheel(tmp_path / "pure", "with_library")
+    native, lock = make_wheel(tmp_path, "with_library", platform=f"linux_{os.uname().machine}")
+    pin, pure_pin = lock.read_text().strip(), pure_lock.read_text().strip()
+    lock.write_text(f"{pin} {pure_pin.partition(' ')[2]}\n")
+    index.wheels[native.name] = native.read_bytes()
+    with Index() as extra:
+        threading.Thread(target=extra.serve_forever, daemon=True).start()
+        extra.wheels[pure.name] = pure.read_bytes()
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", extra.url)
+        install_locked(installed, lock)
+        extra.shutdown()
+    command = [installed / "bin" / "python", "-c", "import with_library; print(with_library.PLATFORM)"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == f"linux_{os.uname().machine}\n"
+
+
+@pytest.mark.parametrize("place", ["variables", "file"])
+@pytest.mark.parametrize("program", ["uv", "pip"])
+def test_settings_that_say_what_to_install_or_where_to_are_ignored(
+    installed: Path, index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, place: str
+) -> None:
+    name = f"into_the_environment_{program}_{place}"
+    wheel, lock = make_wheel(tmp_path, name)
+    index.wheels[wheel.name] = wheel.read_bytes()
+    (tmp_path / "constraints.txt").write_text(f"{name}<1.0\n")
+    foreign = {"user": "yes", "target": str(tmp_path / "target"), "constraint": str(tmp_path / "constraints.txt")}
+    if place == "variables":
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        for setting, value in foreign.items():
+            monkeypatch.setenv(f"PIP_{setting.upper()}", value)
+            monkeypatch.setenv(f"UV_{setting.upper()}", value)
+        monkeypatch.setenv("UV_REQUIRE_HASHES", "1")
+    else:
+        lines = [f"{setting} = {value}" for setting, value in foreign.items()]
+        (tmp_path / "pip.conf").write_text("\n".join(["[global]", f"index-url = {index.url}", "[install]", *lines, ""]))
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    if program == "pip":
+        monkeypatch.setattr(environment, "find_uv", lambda _: None)
+    install_locked(installed, lock)
+    assert has_module(installed, name)
+    assert index.agents == {program}
 
 
 def test_another_file_of_the_same_name_is_refused_by_both(
@@ -204,17 +251,15 @@ def test_pips_settings_become_those_of_uv() -> None:
     }
     assert uv_variables(pip, {}) == {
         "UV_DEFAULT_INDEX": "https://user:secret@mirror/simple",
-        "UV_EXTRA_INDEX_URL": "https://one https://two",
         "UV_FIND_LINKS": "/wheels,/more",
         "UV_INSECURE_HOST": "mirror",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
         "SSL_CERT_FILE": "/ca.pem",
         "ALL_PROXY": "http://proxy:3128",
     }
 
 
 def test_what_the_user_set_for_uv_stays() -> None:
-    given = {"UV_DEFAULT_INDEX": "https://mine", "UV_INDEX_STRATEGY": "first-index"}
+    given = {"UV_DEFAULT_INDEX": "https://mine"}
     assert uv_variables({"index-url": "https://pips", "cert": ""}, given) == {}
 
 
