@@ -15,8 +15,8 @@ PYTEST := $(BIN)/$(if $(MEASURE),coverage run -m pytest,pytest)
 # Compiled modules are kept in .venv, also on a machine that forbids them beside the sources: without them, each process of
 # a test compiles all of Strata and its libraries.
 unexport PYTHONDONTWRITEBYTECODE
-# Nothing outside of .venv is imported, such as what a cluster's modules put on this path.
-unexport PYTHONPATH PYTHONHOME
+# Nothing outside of .venv is imported, such as what a cluster's modules put on this path, and Python behaves as by default.
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS PYTHONOPTIMIZE PYTHONDEVMODE PYTHONINSPECT
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"

@@ -22,8 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LOCKS = Path(__file__).resolve().parent.parent / "requirements"
-
-
 # pip's settings that say where packages come from, and the variables with which uv does the same. Of extra indexes only
 # pip gets to know: of one version, uv sees the files of a single index, and may so take a wheel without its C library.
 UV_VARIABLES = {
@@ -48,12 +46,15 @@ def install(environment: Path, *arguments: str | Path) -> None:
     """Install into an environment with uv, or with pip where uv is missing or fails."""
     if (uv := find_uv(environment)) is not None and _install_with_uv(uv, environment, *arguments):
         return
-    _pip_install(environment, "--quiet", *arguments).check_returncode()
+    install_with_pip(environment, *arguments)
 
 
-def _pip_install(
-    environment: Path, *arguments: str | Path, capture: bool = False
-) -> subprocess.CompletedProcess[bytes]:
+def install_with_pip(environment: Path, *arguments: str | Path) -> None:
+    """Install into an environment with pip; it prints why it cannot."""
+    _run_pip(environment, "--quiet", *arguments).check_returncode()
+
+
+def _run_pip(environment: Path, *arguments: str | Path, capture: bool = False) -> subprocess.CompletedProcess[bytes]:
     command = [_python(environment), "-m", "pip", "install", *arguments]
     variables = pip_variables(pip_settings(environment), os.environ)
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=capture, env=variables)
@@ -75,17 +76,29 @@ def _install_with_uv(uv: str, environment: Path, *arguments: str | Path) -> bool
 def pip_settings(environment: Path) -> dict[str, str]:
     """Return the settings that pip would use for an installation, from its files and variables."""
     command = [_python(environment), "-m", "pip", "config", "list", "--disable-pip-version-check"]
-    listed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
-    found = re.findall(r"^(global|install|:env:)\.([a-z-]+)=(.*)$", listed, re.MULTILINE)
+    variables = {name: value for name, value in os.environ.items() if not _is_pips(name) or name == "PIP_CONFIG_FILE"}
+    # "user", which clusters set for installations, would make this command list the files of the user alone.
+    variables["PIP_USER"] = "0"
+    listed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables).stdout
+    found = re.findall(r"^(global|install)\.([a-z-]+)=(.*)$", listed, re.MULTILINE)
     # A variable wins over the section of a command, and that over [global].
-    found.sort(key=lambda setting: ("global", "install", ":env:").index(setting[0]))
-    return {name: str(ast.literal_eval(value)) for _, name, value in found}
+    found.sort(key=lambda setting: ("global", "install").index(setting[0]))
+    files = {name: str(ast.literal_eval(value)) for _, name, value in found}
+    return files | {
+        name.removeprefix("PIP_").lower().replace("_", "-"): value
+        for name, value in os.environ.items()
+        if _is_pips(name)
+    }
+
+
+def _is_pips(variable: str) -> bool:
+    return variable.startswith("PIP_")
 
 
 def pip_variables(pip: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which pip looks where the user's settings say, and follows none of the others."""
-    others = {name: value for name, value in environ.items() if not name.startswith("PIP_")}
-    kept = {name: " ".join(value.split()) for name, value in pip.items() if name in PIP_SETTINGS}
+    others = {name: value for name, value in environ.items() if not _is_pips(name)}
+    kept = {name: " ".join(value.split()) for name, value in pip.items() if name in PIP_SETTINGS and value}
     own = {"config-file": os.devnull, "disable-pip-version-check": "1"}
     return {**others, **{f"PIP_{name.upper().replace('-', '_')}": value for name, value in {**kept, **own}.items()}}
 
@@ -115,7 +128,7 @@ def provide_uv(environment: Path) -> None:
     lock.write_text(pin_of("uv", (LOCKS / "dev.txt").read_text()))
     options = ["--only-binary", ":all:", "--no-deps", "--require-hashes", "-r", lock]
     # If no package can be had, the installation itself will say so.
-    if _pip_install(environment, *options, capture=True).returncode != 0:
+    if _run_pip(environment, *options, capture=True).returncode != 0:
         print("uv cannot be installed here; pip takes about a minute longer.", flush=True)
 
 

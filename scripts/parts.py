@@ -131,7 +131,8 @@ def install(names: list[str]) -> None:
     # Their builds differ by platform, so they are pinned by version and not by hash. With pip: a local folder of wheels
     # that only pip is configured with may hold a build of torch for the CPU.
     if unhashed := sorted({package for part in wanted for package in part.unhashed}):
-        _run(sys.executable, "-m", "pip", "install", "-q", "-c", REQUIREMENTS / "torch.txt", *unhashed)
+        print(f"Installing {', '.join(unhashed)} with pip", flush=True)
+        environment.install_with_pip(Path(sys.prefix), "--constraint", REQUIREMENTS / "torch.txt", *unhashed)
     if "azure" in names and not AZURITE.exists() and find_program("npm"):
         _run("npm", "ci", "--silent", "--prefix", REQUIREMENTS / "azurite")
     if "dashboard" in names and PARTS["dashboard"].missing() and find_program("npm"):

@@ -125,7 +125,7 @@ def test_uv_takes_packages_from_a_folder_without_any_index(
     _, lock = make_wheel(tmp_path, "from_folder")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setattr(environment, "_pip_install", lambda *words: pytest.fail(f"pip is not needed: {words}"))
+    monkeypatch.setattr(environment, "install_with_pip", lambda *words: pytest.fail(f"pip is not needed: {words}"))
     install_locked(installed, lock)
     assert has_module(installed, "from_folder")
 
@@ -200,7 +200,7 @@ def test_settings_that_say_what_to_install_or_where_to_are_ignored(
         monkeypatch.setenv("UV_REQUIRE_HASHES", "1")
     else:
         lines = [f"{setting} = {value}" for setting, value in foreign.items()]
-        (tmp_path / "pip.conf").write_text("\n".join(["[global]", f"index-url = {index.url}", "[install]", *lines, ""]))
+        (tmp_path / "pip.conf").write_text("\n".join(["[global]", f"index-url = {index.url}", *lines, ""]))
         monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     if program == "pip":
         monkeypatch.setattr(environment, "find_uv", lambda _: None)

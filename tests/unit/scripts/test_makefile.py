@@ -23,9 +23,9 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-def make(programs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def make(programs: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run make on an environment that does not exist; it finds no Python of this machine."""
-    environment = {"PATH": str(programs), "HOME": str(programs)}
+    environment = {"PATH": str(programs), "HOME": str(programs), **variables}
     command = [
         shutil.which("make") or "make",
         "-C",
@@ -57,3 +57,12 @@ def test_compiled_modules_are_kept_in_the_environment(programs: Path, absolute: 
     (programs / "shown.mk").write_text("shown:\n\t@echo $$PYTHONPYCACHEPREFIX\n")
     done = make(programs, f"VENV={environment}", "-f", "Makefile", "-f", str(programs / "shown.mk"), "shown")
     assert done.stdout == f"{ROOT / environment / 'pycache'}\n", done.stderr
+
+
+def test_variables_that_change_how_python_behaves_do_not_reach_it(programs: Path) -> None:
+    names = ("PATH", "OPTIMIZE", "SAFEPATH", "WARNINGS", "INSPECT", "DONTWRITEBYTECODE")
+    printed = " ".join(f"[$$PYTHON{name}]" for name in names)
+    (programs / "shown.mk").write_text(f"shown:\n\t@echo {printed}\n")
+    variables = {f"PYTHON{name}": "error" for name in names}
+    done = make(programs, "-f", "Makefile", "-f", str(programs / "shown.mk"), "shown", **variables)
+    assert done.stdout.split() == ["[]"] * len(names), done.stderr
