@@ -80,11 +80,10 @@ def test_an_audit_is_asked_for_again_while_the_coordinator_is_out_of_reach(monke
         return answer
 
     monkeypatch.setattr(volume, "ask_audit", ask)
-    monkeypatch.setattr(volume, "RETRY_S", 0.0)
+    monkeypatch.setattr(volume, "PAUSES_S", (0.0, 0.0))
     assert volume._audit("c:50051", "shared", 0) == pb.DataAudit()
-    answers[:] = [CoordinatorLostError("c:50051", waited_s=0.0)]
-    monkeypatch.setattr(volume, "PATIENCE_S", -1.0)
-    with pytest.raises(CoordinatorLostError):
+    answers[:] = [CoordinatorLostError("c:50051", waited_s=float(attempt)) for attempt in range(3)]
+    with pytest.raises(CoordinatorLostError, match="has not answered for 2 s"):
         volume._audit("c:50051", "shared", 0)
 
 

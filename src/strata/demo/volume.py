@@ -29,7 +29,7 @@ from strata.wire._generated import coordinator_pb2 as pb
 
 ROWS = 5_000
 FAILED, TRAINS_STILL = 1, 2
-PATIENCE_S, RETRY_S = 30.0, 0.5
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def main() -> int:
@@ -71,15 +71,17 @@ def print_proofs(folder: Path, *, epochs: int, checkpoints: str | Path) -> int:
 
 
 def _audit(url: str, job_id: str, epoch: int) -> pb.DataAudit:
-    """Ask for an audit, and again for a while: the network of containers loses a lookup of a name at times."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while True:
+    """Ask for an audit, several times if the coordinator cannot be reached.
+
+    Podman's name server loses lookups while containers start, and each takes up to 40 s to fail: hence a number of
+    attempts, and no deadline.
+    """
+    for pause_s in PAUSES_S:
         try:
             return ask_audit(url, job_id, DATASET, epoch=epoch)
         except CoordinatorLostError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(RETRY_S)
+            time.sleep(pause_s)
+    return ask_audit(url, job_id, DATASET, epoch=epoch)
 
 
 if __name__ == "__main__":
