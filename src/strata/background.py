@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+# Python 3.12.0 to 3.12.2 start no thread once a program has ended (CPython issue 113964), and every save needs some.
+STARTS_THREADS_AT_EXIT = not (3, 12, 0) <= tuple(sys.version_info[:3]) <= (3, 12, 2)
 EXIT_WAIT_S = 120.0
 THREADS = 16
 
@@ -88,14 +91,18 @@ class BackgroundLoop:
 def _run(loop: asyncio.AbstractEventLoop, name: str) -> None:
     asyncio.set_event_loop(loop)
     # On a small machine the default would be fewer threads than a restore has reads and digests under way.
-    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix=name))
+    executor = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+    loop.set_default_executor(executor)
     try:
         loop.run_forever()
         pending = asyncio.all_tasks(loop)
         cancel_each(pending)
         loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         # It takes some turns of the loop, in which connections that were aborted are closed.
-        loop.run_until_complete(loop.shutdown_default_executor())
+        try:
+            loop.run_until_complete(loop.shutdown_default_executor())
+        except RuntimeError:  # it waits in a thread of its own, which cannot always be had at exit
+            executor.shutdown()
     finally:
         loop.close()
 

@@ -66,3 +66,18 @@ def test_what_cannot_be_closed_at_exit_is_logged_and_the_others_are_closed(
     background._close_all()
     assert sorted(closed) == ["one", "two"]
     assert caplog.text.count("pending saves could not be finished at exit") == 2
+
+
+def test_a_loop_ends_without_an_error_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = BackgroundLoop("strata-test", owner="a Test")
+    names = loop.submit(asyncio.to_thread(lambda: threading.current_thread().name))
+    assert names.result(stretch(10)).startswith("strata-test_")
+    (thread,) = (each for each in threading.enumerate() if each.name == "strata-test")
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    # An exception in the thread would be a warning, and warnings are errors.
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    loop.close()
+    assert not thread.is_alive()

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from strata.background import STARTS_THREADS_AT_EXIT
 from strata.cli.output import AsJson, print_json
 from strata.cli.watch.status import DEFAULT_URL
 from strata.config import Settings, load_settings
@@ -76,8 +77,11 @@ def check_machine(
 
 def check_python() -> list[Finding]:
     """Look at Python and the machine."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    return [Finding("python", "ok", f"{version}, {os.cpu_count()} processors")]
+    found = f"{'.'.join(map(str, sys.version_info[:3]))}, {os.cpu_count()} processors"
+    if STARTS_THREADS_AT_EXIT:
+        return [Finding("python", "ok", found)]
+    mend = "use 3.12.3 or newer: this one cannot finish a save that is pending when the program ends"
+    return [Finding("python", "warning", found, mend)]
 
 
 def check_torch() -> list[Finding]:

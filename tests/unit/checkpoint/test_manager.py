@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from strata.checkpoint import CheckpointManager, RetentionPolicy, SaveHandle, SavePolicy
 from strata.checkpoint.format import kinds
+from strata.checkpoint.save import saver
 from strata.checkpoint.save.progress import SaveProgress
 from strata.checkpoint.save.staging import StagingPool
 from strata.errors import (
@@ -125,6 +126,19 @@ def test_state_that_is_changed_right_after_staging_is_saved_as_it_was(
         storage.gate.set()
         handle.result(stretch(30))
     assert [manager.load(step).data["w"][0] for step in (1, 2, 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("starts_threads", [True, False])
+def test_a_save_that_python_leaves_without_threads_at_exit_says_what_to_do(
+    storage: GatedStorage, monkeypatch: pytest.MonkeyPatch, starts_threads: bool
+) -> None:
+    storage.failure = RuntimeError("can't create new thread at interpreter shutdown")
+    monkeypatch.setattr(saver, "STARTS_THREADS_AT_EXIT", starts_threads)
+    with CheckpointManager(storage=storage) as manager:
+        handle = manager.save_background(b"x", 1)
+    error = handle.error()
+    assert isinstance(error, RuntimeError if starts_threads else CheckpointError)
+    assert ("close the CheckpointManager before, or use Python 3.12.3 or newer" in str(error)) is not starts_threads
 
 
 def test_a_failed_save_is_reported_and_raises_nothing_into_training(storage: GatedStorage) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from strata.cli import doctor
 from strata.cli.app import main
-from strata.cli.doctor import Finding, check_disk, check_ports, check_storage, check_torch
+from strata.cli.doctor import Finding, check_disk, check_ports, check_python, check_storage, check_torch
 from strata.config import load_settings
 from strata.storage import MemoryStorage
 from tests.testbed.process import free_ports
@@ -26,6 +26,16 @@ def _small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     assert check_torch() == [Finding("torch", "ok", "not installed; it is needed for DDP and FSDP only")]
+
+
+@pytest.mark.parametrize(("starts_threads", "level"), [(True, "ok"), (False, "warning")])
+def test_a_python_that_cannot_finish_saves_at_exit_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, starts_threads: bool, level: str
+) -> None:
+    monkeypatch.setattr(doctor, "STARTS_THREADS_AT_EXIT", starts_threads)
+    (finding,) = check_python()
+    assert finding.level == level
+    assert ("use 3.12.3 or newer" in finding.mend) is not starts_threads
 
 
 def test_a_port_that_is_taken_is_a_warning_that_names_its_use() -> None:

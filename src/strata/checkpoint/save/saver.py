@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strata.background import close_at_exit
+from strata.background import STARTS_THREADS_AT_EXIT, close_at_exit
 from strata.checkpoint.save.handle import SaveHandle
 from strata.checkpoint.save.lazy import OptimizerGate
 from strata.checkpoint.save.progress import SaveProgress
@@ -229,7 +230,7 @@ class Saver:
             self._report_failure(handle, CheckpointError(f"the save of step {draft.step} was stopped by close()"))
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and the handle has it
-            self._report_failure(handle, error)
+            self._report_failure(handle, _explained(error))
             part.drop(str(error))
             return
         self.counters.saved += 1
@@ -287,3 +288,13 @@ class Saver:
 
     def _describe_staged(self) -> list[str]:
         return [f"the save of step {each.step} ({each.phase})" for each in self._staged]
+
+
+def _explained(error: Exception) -> Exception:
+    """Return an error that tells what to do where this version of Python is why a pending save cannot be finished."""
+    if STARTS_THREADS_AT_EXIT or not (isinstance(error, RuntimeError) and "at interpreter shutdown" in str(error)):
+        return error
+    return CheckpointError(
+        f"Python {platform.python_version()} starts no thread once the program has ended; "
+        "close the CheckpointManager before, or use Python 3.12.3 or newer"
+    )
