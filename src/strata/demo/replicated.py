@@ -23,7 +23,7 @@ from strata.run.launch.standalone import StandaloneCoordinator
 from strata.run.launch.worker_process import die_with_parent
 
 REPLICAS = 3
-READY_S = 60.0
+READY_S = 180.0
 STARTING_LOOK_S = 0.1
 # Each look opens connections: it must not cost what is measured or shown here.
 LOOK_S = 0.5

@@ -22,7 +22,8 @@ from strata.run.launch.worker_process import die_with_parent
 
 log = logging.getLogger(__name__)
 
-READY_S = 30.0
+# On a cold network file system, or beside much other work, Python takes most of a minute to import what it needs.
+READY_S = 120.0
 STOP_S = 5.0
 RESTART_PAUSE_S = 0.2
 
@@ -133,6 +134,8 @@ class StandaloneCoordinator:
         command += ["--http-port", str(http_port), *self._options]
         if not self._is_open:
             command += ["--admin-token-file", str(self._token_file)]
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         with (self._folder / "coordinator.log").open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *die_with_parent(command), stdin=DEVNULL, stdout=PIPE, stderr=output, start_new_session=True
@@ -147,5 +150,5 @@ class StandaloneCoordinator:
         if ready is None:
             tail = (self._folder / "coordinator.log").read_text(errors="replace")[-500:]
             log.error("the coordinator did not start; the end of its log: %s", tail)
-            raise CoordinatorLostError(self.url, waited_s=READY_S)
+            raise CoordinatorLostError(self.url, waited_s=loop.time() - begun_s)
         self._ports = int(ready[1]), int(ready[2]), int(ready[3])
