@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from strata.address import parse_host_port
 from strata.client.credentials import Credentials
@@ -75,14 +74,13 @@ def check_url(url: str) -> None:
 def _split(url: str) -> tuple[tuple[str, ...], str]:
     if "@" in url:  # before any error that shows the URL
         raise ValueError("a password does not belong into a URL; set STRATA_ETCD_USER and STRATA_ETCD_PASSWORD_FILE")
-    try:
-        split = urlsplit(url)
-    except ValueError as error:  # a bracket that is not closed
-        raise ValueError(f"state {url!r}: {error}; {EXPECTED}") from error
-    prefix = split.path.strip("/")
-    if split.scheme not in ("etcd", "etcds") or not prefix or split.query or split.fragment:
+    # Not with urlsplit: since 3.11.12, 3.12.9 and 3.13.2 it refuses brackets behind the first of several hosts.
+    scheme, _, rest = url.partition("://")
+    hosts, _, path = rest.partition("/")
+    prefix = path.strip("/")
+    if scheme not in ("etcd", "etcds") or not prefix or not rest.isprintable() or "?" in rest or "#" in rest:
         raise ValueError(f"state {url!r}; {EXPECTED}")
-    return tuple(_endpoint(url, each) for each in split.netloc.split(",")), prefix
+    return tuple(_endpoint(url, each) for each in hosts.split(",")), prefix
 
 
 def _endpoint(url: str, text: str) -> str:

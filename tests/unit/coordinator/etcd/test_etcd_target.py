@@ -31,6 +31,8 @@ def test_a_url_names_endpoints_and_a_prefix() -> None:
         ("etcd://::1:2379/prefix", r"an IPv6 address needs brackets, such as \[::1\]:2379"),
         ("etcd://[::1:2379/prefix", "state 'etcd://.*use etcd://host:2379"),
         ("etcd://a:0/prefix", "use etcd://host:2379"),
+        ("etcd://a/pre\nfix", "use etcd://host:2379,host:2379/prefix"),
+        ("etcd://a/prefix#x", "use etcd://host:2379,host:2379/prefix"),
         ("etcd://a/prefix?x=1", "use etcd://host:2379,host:2379/prefix"),
     ],
 )
