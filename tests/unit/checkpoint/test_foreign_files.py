@@ -94,6 +94,12 @@ def test_what_is_not_there_is_named_whatever_format_it_is_said_to_be(tmp_path: P
             read_state(tmp_path / "gone", form)
 
 
+@pytest.mark.parametrize("chosen", [None, "dcp"])
+def test_a_path_that_cannot_be_looked_at_is_not_called_missing(tmp_path: Path, chosen: Any) -> None:
+    with pytest.raises(ForeignFormatError, match=r"xxx cannot be read \(File name too long\)"):
+        read_state(tmp_path / ("x" * 300), chosen)
+
+
 @pytest.mark.parametrize(
     ("form", "under", "problem"),
     [

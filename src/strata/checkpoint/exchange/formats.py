@@ -47,12 +47,19 @@ def find_format(source: Path) -> Format:
     raise ForeignFormatError(str(source), "its name does not say what it is; choose with --format")
 
 
+def _check_there(source: Path) -> None:
+    # Not with Path.exists(): since Python 3.14 a path that may not be looked at is none for it.
+    try:
+        source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ForeignFormatError(str(source), "there is no such file or folder") from None
+
+
 def read_state(source: Path, chosen: Format | None = None) -> tuple[Any, Format]:
     """Return the state that a file or folder holds, and its format."""
     try:
+        _check_there(source)
         found = chosen or find_format(source)
-        if not source.exists():
-            raise ForeignFormatError(str(source), "there is no such file or folder")
         if found == "dcp":
             return dcp_folders.read_dcp(source), found
         return (torch_files.read_torch(source) if found == "torch" else safetensors_files.read_files(source)), found

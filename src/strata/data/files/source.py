@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,7 +79,7 @@ class LocalSource:
     def list(self) -> Sequence[FileInfo]:
         """Return the files below the directory."""
         try:
-            if not self._root.is_dir():
+            if not self._is_directory():
                 raise DatasetNotFoundError(self.url, "there is no such file or directory", hint="check the path")
             alone = self._root / self.selection
             if self.selection and not has_wildcard(self.selection) and alone.is_file():
@@ -87,6 +88,13 @@ class LocalSource:
             return sorted(self._walk(), key=lambda info: info.path)
         except OSError as error:
             raise translate_os_error(error, error.filename or self.url, 0.0) from error
+
+    def _is_directory(self) -> bool:
+        # Not with Path.is_dir(): since Python 3.14 a directory that may not be looked at is none for it.
+        try:
+            return stat.S_ISDIR(self._root.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def _walk(self) -> Iterator[FileInfo]:
         pending, seen = [(self.url, "")], {self._identity(self.url)}

@@ -231,12 +231,13 @@ def test_wrong_options_of_csv_are_named(tmp_path: Path, options: dict[str, objec
         ('{"a": "x", "a": "y"}', "specified twice; write each key of an object once"),
         ('{"a": 1e400}', "Number too big"),
         ('{"a": 5}', r"changed from string to number; .* types=\{'a': 'string'\}"),
-        ('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}", "nested too deeply"),
+        # Since Python 3.14 it can be looked into, and so it is known which record it is.
+        ('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}", "(nested too deeply|changed from string to array)"),
     ],
 )
 def test_a_record_of_json_lines_that_cannot_be_read_is_named(tmp_path: Path, line: str, problem: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": 1}\n\n{"a": "y", "b": 2}\n' + line + '\n{"a": "z"}\n')
-    where = "record 0 or after" if "nested" in problem else "record 2"
+    where = "record (0 or after|2)" if "nested" in problem else "record 2"
     with pytest.raises(CorruptFileError, match=rf"a.jsonl \({where}.*{problem}"):
         open_rows(tmp_path, cache=tmp_path / "cache")
     if "surrogate" in problem:
