@@ -92,6 +92,8 @@ def test_what_is_not_there_is_named_whatever_format_it_is_said_to_be(tmp_path: P
     for form in ("safetensors", "torch", "dcp", "hf", None):
         with pytest.raises(ForeignFormatError, match="gone: there is no such file or folder"):
             read_state(tmp_path / "gone", form)
+        with pytest.raises(ForeignFormatError, match="there is no such file or folder"):
+            read_state(tmp_path / "a\0b", form)
 
 
 @pytest.mark.parametrize("chosen", [None, "dcp"])

@@ -23,7 +23,7 @@ from strata.data.files.patterns import expand_braces
 from strata.data.files.random_access import STREAM_BYTES, LocalFile
 from strata.data.rows.row_sequence import open_rows
 from strata.data.rows.scan import choose_files, scan_files, store_index
-from strata.errors import CorruptFileError, StaleIndexError, StorageError, StoragePermissionError
+from strata.errors import CorruptFileError, DatasetNotFoundError, StaleIndexError, StorageError, StoragePermissionError
 from strata.storage import LocalStorage, MemoryStorage
 
 if TYPE_CHECKING:
@@ -271,4 +271,10 @@ def test_a_list_in_braces_may_be_longer_than_any_name(tmp_path: Path, cache: Cac
 @pytest.mark.parametrize("address", ["x" * 300, "x" * 300 + "/*.jsonl"])
 def test_a_name_that_no_file_can_have_is_named(tmp_path: Path, cache: Cache, address: str) -> None:
     with pytest.raises(StorageError, match=r"xxx.*File name too long"):
+        open_rows(f"{tmp_path}/{address}", cache=cache)
+
+
+@pytest.mark.parametrize("address", ["a\0b", "a\0b/*.jsonl"])
+def test_a_name_with_a_null_character_is_not_there(tmp_path: Path, cache: Cache, address: str) -> None:
+    with pytest.raises(DatasetNotFoundError, match="there is no such file or directory"):
         open_rows(f"{tmp_path}/{address}", cache=cache)

@@ -51,7 +51,7 @@ def _check_there(source: Path) -> None:
     # Not with Path.exists(): since Python 3.14 a path that may not be looked at is none for it.
     try:
         source.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for a null character
         raise ForeignFormatError(str(source), "there is no such file or folder") from None
 
 

@@ -93,7 +93,7 @@ class LocalSource:
         # Not with Path.is_dir(): since Python 3.14 a directory that may not be looked at is none for it.
         try:
             return stat.S_ISDIR(self._root.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for a null character
             return False
 
     def _walk(self) -> Iterator[FileInfo]:
