@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,6 +95,12 @@ def test_what_is_not_there_is_named_whatever_format_it_is_said_to_be(tmp_path: P
             read_state(tmp_path / "gone", form)
         with pytest.raises(ForeignFormatError, match="there is no such file or folder"):
             read_state(tmp_path / "a\0b", form)
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ForeignFormatError, match="it is neither a file nor a folder"):
+        read_state(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("chosen", [None, "dcp"])

@@ -39,7 +39,7 @@ def find_format(source: Path) -> Format:
             return "dcp"
         return "hf" if safetensors_files.find_index(source) is not None else "safetensors"
     if not source.is_file():
-        raise ForeignFormatError(str(source), "there is no such file or folder")
+        raise ForeignFormatError(str(source), "it is neither a file nor a folder")
     if source.suffix == ".safetensors":
         return "safetensors"
     if source.suffix in _TORCH_SUFFIXES:
