@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from strata.cli.app import main
 from strata.client.http_reader import HttpReader
 from strata.demo import director
-from strata.demo.director import JOB_ID, Act, Director, Scene
+from strata.demo.director import JOB_ID, Act, Director, Scene, WorkerView
 from strata.demo.model import BATCH_SIZE
 from strata.demo.proofs import prove
 from strata.demo.replicated import ReplicatedCoordinator
@@ -147,6 +148,17 @@ def test_a_play_in_which_no_step_is_done_any_more_ends_and_leaves_nothing_behind
     )
     assert shown.out.startswith("The dashboard is at http://127.0.0.1:")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_step_of_a_worker_gives_a_play_more_time(tmp_path: Path) -> None:
+    scene, play = make_play(tmp_path)
+    scene.workers["worker-0"] = WorkerView("worker-0")
+    play._heard_s -= 2 * director.STALL_S
+    with pytest.raises(RuntimeError, match="no worker has done a step"):
+        play._check_progress()
+    step = {"step": 1, "rank": 0, "loss": 0.5, "generation": 1, "world_size": 4}
+    play._hear("worker-0", "stdout", json.dumps(step).encode())
+    play._check_progress()
 
 
 def test_a_play_whose_coordinator_is_out_of_reach_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,10 +97,11 @@ def test_what_is_not_there_is_named_whatever_format_it_is_said_to_be(tmp_path: P
             read_state(tmp_path / "a\0b", form)
 
 
-def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_a_pipe_is_not_read_whatever_format_it_is_said_to_have(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ForeignFormatError, match="it is neither a file nor a folder"):
-        read_state(tmp_path / "pipe")
+    for form in ("safetensors", "torch", "dcp", "hf", None):
+        with pytest.raises(ForeignFormatError, match="it is neither a file nor a folder"):
+            read_state(tmp_path / "pipe", form)
 
 
 @pytest.mark.parametrize("chosen", [None, "dcp"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,8 +39,6 @@ def find_format(source: Path) -> Format:
         if (source / dcp_folders.METADATA).is_file():
             return "dcp"
         return "hf" if safetensors_files.find_index(source) is not None else "safetensors"
-    if not source.is_file():
-        raise ForeignFormatError(str(source), "it is neither a file nor a folder")
     if source.suffix == ".safetensors":
         return "safetensors"
     if source.suffix in _TORCH_SUFFIXES:
@@ -47,18 +46,21 @@ def find_format(source: Path) -> Format:
     raise ForeignFormatError(str(source), "its name does not say what it is; choose with --format")
 
 
-def _check_there(source: Path) -> None:
+def _check_readable(source: Path) -> None:
+    """Raise for what is not there, and for a pipe or a device, which would be waited for."""
     # Not with Path.exists(): since Python 3.14 a path that may not be looked at is none for it.
     try:
-        source.stat()
+        mode = source.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for a null character
         raise ForeignFormatError(str(source), "there is no such file or folder") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ForeignFormatError(str(source), "it is neither a file nor a folder")
 
 
 def read_state(source: Path, chosen: Format | None = None) -> tuple[Any, Format]:
     """Return the state that a file or folder holds, and its format."""
     try:
-        _check_there(source)
+        _check_readable(source)
         found = chosen or find_format(source)
         if found == "dcp":
             return dcp_folders.read_dcp(source), found

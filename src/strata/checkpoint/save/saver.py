@@ -230,8 +230,9 @@ class Saver:
             self._report_failure(handle, CheckpointError(f"the save of step {draft.step} was stopped by close()"))
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and the handle has it
-            self._report_failure(handle, _explained(error))
-            part.drop(str(error))
+            explained = _explained(error)
+            self._report_failure(handle, explained)
+            part.drop(str(explained))
             return
         self.counters.saved += 1
         self._notices.note_unchanged(draft.step, saved.same_as)

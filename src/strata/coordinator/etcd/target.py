@@ -74,7 +74,7 @@ def check_url(url: str) -> None:
 def _split(url: str) -> tuple[tuple[str, ...], str]:
     if "@" in url:  # before any error that shows the URL
         raise ValueError("a password does not belong into a URL; set STRATA_ETCD_USER and STRATA_ETCD_PASSWORD_FILE")
-    # Not with urlsplit: since 3.11.12, 3.12.9 and 3.13.2 it refuses brackets behind the first of several hosts.
+    # Not with urlsplit: with the fix of CVE-2025-0938 it refuses brackets behind the first of several hosts.
     scheme, _, rest = url.partition("://")
     hosts, _, path = rest.partition("/")
     prefix = path.strip("/")

@@ -22,7 +22,7 @@ from strata.run.launch.worker_process import die_with_parent
 
 log = logging.getLogger(__name__)
 
-# On a cold network file system, or beside much other work, Python takes most of a minute to import what it needs.
+# Only for one that starts slowly: one that ends is noticed at once.
 READY_S = 120.0
 STOP_S = 5.0
 RESTART_PAUSE_S = 0.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 import tarfile
 from typing import TYPE_CHECKING
 
@@ -224,6 +225,10 @@ def test_wrong_options_of_csv_are_named(tmp_path: Path, options: dict[str, objec
         open_rows(tmp_path, options=options, cache=tmp_path / "cache")
 
 
+# Since Python 3.14 such a record can be looked into, and what is wrong with it is said.
+TOO_DEEP = "changed from string to array" if sys.version_info >= (3, 14) else "nested too deeply"
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -231,13 +236,12 @@ def test_wrong_options_of_csv_are_named(tmp_path: Path, options: dict[str, objec
         ('{"a": "x", "a": "y"}', "specified twice; write each key of an object once"),
         ('{"a": 1e400}', "Number too big"),
         ('{"a": 5}', r"changed from string to number; .* types=\{'a': 'string'\}"),
-        # Since Python 3.14 it can be looked into, and so it is known which record it is.
-        ('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}", "(nested too deeply|changed from string to array)"),
+        ('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}", TOO_DEEP),
     ],
 )
 def test_a_record_of_json_lines_that_cannot_be_read_is_named(tmp_path: Path, line: str, problem: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": 1}\n\n{"a": "y", "b": 2}\n' + line + '\n{"a": "z"}\n')
-    where = "record (0 or after|2)" if "nested" in problem else "record 2"
+    where = "record 0 or after" if "nested" in problem else "record 2"
     with pytest.raises(CorruptFileError, match=rf"a.jsonl \({where}.*{problem}"):
         open_rows(tmp_path, cache=tmp_path / "cache")
     if "surrogate" in problem:
