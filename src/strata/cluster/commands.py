@@ -222,6 +222,16 @@ class AskRestorePoint(GenerationCommand):
 
 
 @immutable(frozen=True, slots=True, kw_only=True)
+class AssignShards(JobCommand):
+    """Assign the shards of a dataset to the present workers; the coordinator itself sends it before the first lookup.
+
+    It is durable because the next assignment follows from this one, after a restart and on another replica too.
+    """
+
+    dataset_id: str
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class LeaseShards(GenerationCommand):
     """Ask for the worker's next samples of an epoch; the first one of a generation to ask has what is left dealt.
 

@@ -165,6 +165,11 @@ class Job(JobCheckpoints):
             self._say(now_s, None, "dataset registered", f"{command.dataset_id}: {command.total_samples} samples")
         return Done(), []
 
+    def assign_shards(self, command: c.AssignShards, now_s: float) -> Answer:
+        """Assign the shards of a dataset to the present workers, moving as few as possible."""
+        self.ledger.assign_shards(command.dataset_id, self.membership.ids())
+        return Done(), []
+
     def lease_shards(self, command: c.LeaseShards, now_s: float) -> Answer:
         """Give a worker its samples."""
         self._check_running(command)
@@ -232,7 +237,7 @@ class Job(JobCheckpoints):
         """Take over what :meth:`record` returned."""
         self.membership.restore(record["membership"])
         self.commits.restore(record["commits"])
-        self.ledger.restore(record["ledger"])
+        self.ledger.restore(record["ledger"], self.membership.ids())
         self.keys.restore(record.get("keys", []))
         self._restored = None if record["restored"] is None else (record["restored"][0],)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strata.cluster import Cluster
+from strata.cluster import commands as c
 from strata.cluster.job import Job
 from strata.cluster.ledger.deals import LARGE_SHARDS
 from strata.coordinator.dispatcher import Dispatcher
@@ -83,6 +84,12 @@ class ShardLookups:
         job_id = question.job_id or "default"
         if dispatcher.heavy.prepare(dispatcher.cluster, job_id, question.dataset_id, None, ask_again):
             return
+        if self._is_unassigned(dispatcher.cluster, question):
+            dispatcher.dispatch(
+                c.AssignShards(job_id=job_id, dataset_id=question.dataset_id),
+                lambda reply: ask_again(reply if isinstance(reply, StrataError) else None),
+            )
+            return
 
         def encode(found: bytes | Lookup | StrataError) -> None:
             if not isinstance(found, Lookup):
@@ -91,6 +98,14 @@ class ShardLookups:
                 self._encode(dispatcher, found, tell)
 
         dispatcher.look(lambda cluster: self._find(cluster, question), encode)
+
+    def _is_unassigned(self, cluster: Cluster, question: pb.GetDataShard) -> bool:
+        """Whether this is the first question of a generation about a dataset, and one that has an answer."""
+        try:
+            job, _ = _sender(cluster, question)
+            return job.ledger.assignment(question.dataset_id) is None
+        except StrataError:
+            return False  # :meth:`_find` refuses it with this error
 
     def _find_kept(self, cluster: Cluster, question: pb.GetDataShard) -> bytes | None:
         """Return an answer that was given before, which is what nearly all questions get."""
@@ -120,16 +135,13 @@ class ShardLookups:
             # It was replayed after the journal refused, and may count the same generations anew.
             self._cluster, self._kept_bytes = cluster, 0
             self._kept.clear()
-        job = cluster.job(question.job_id or "default")
-        workers = job.membership.ids()
-        if not question.worker_id and not 0 <= question.rank < len(workers):
-            raise UnknownWorkerError(f"rank {question.rank}", known=workers)
-        worker_id = question.worker_id or workers[question.rank]
+        job, worker_id = _sender(cluster, question)
         key = _key(job, question, worker_id)
         answer = self._kept.get(key)
         if answer is not None:
             return answer
-        assignment = job.ledger.assignment(question.dataset_id, workers)
+        assignment = job.ledger.assignment(question.dataset_id)
+        assert assignment is not None, "the shards are assigned before they are looked up"
         lookup = Lookup(key, assignment, job.ledger.datasets[question.dataset_id], worker_id, question.epoch)
         if assignment.num_shards >= LARGE_SHARDS:
             return lookup
@@ -144,6 +156,19 @@ class ShardLookups:
         if len(answer) <= MAX_KEPT_BYTES and key not in self._kept:
             self._kept[key] = answer
             self._kept_bytes += len(answer)
+
+
+def _sender(cluster: Cluster, question: pb.GetDataShard) -> tuple[Job, str]:
+    """Return the job and the present worker that a question is about, or raise."""
+    job = cluster.job(question.job_id or "default")
+    workers = job.membership.ids()
+    if not question.worker_id:
+        if not 0 <= question.rank < len(workers):
+            raise UnknownWorkerError(f"rank {question.rank}", known=workers)
+        return job, workers[question.rank]
+    if job.membership.is_new(question.worker_id):
+        raise UnknownWorkerError(question.worker_id, known=workers)
+    return job, question.worker_id
 
 
 def _key(job: Job, question: pb.GetDataShard, worker_id: str) -> _Key:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import urllib.request
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
 from strata import CheckpointManager
+from strata.compat.dataset_registry import DatasetRegistry
+from strata.wire._generated import coordinator_pb2 as pb
+from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.network.raw_channel import RawChannel
+from tests.testbed.pace import stretch
 from tests.testbed.process import start
+from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,3 +99,50 @@ def test_the_usage_example_runs(tmp_path: Path, s3_server: S3Server, monkeypatch
     with CheckpointManager("/checkpoints/1", backend="s3") as manager:
         assert manager.list_checkpoints() == [0, 5, 10, 15]
         assert manager.load().data == bytes([15]) * 1000
+
+
+def test_shards_that_are_looked_up_move_only_where_they_must_through_every_interface_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    service = CoordinatorProcess(tmp_path, "--lease", "3600")
+    registry = DatasetRegistry(service.url)
+
+    def register(worker_id: str, incarnation: str = "1.1") -> None:
+        service.call(None, "RegisterWorker", pb.RegisterWorker(worker_id=worker_id, incarnation=incarnation))
+
+    def show_shards() -> dict[str, int]:
+        with urllib.request.urlopen(f"{service.http_url}/api/datasets", timeout=stretch(10)) as response:
+            return {each["worker_id"]: each["shards"] for each in json.load(response)["items"][0]["shards"]}
+
+    def look_up() -> dict[int, str]:
+        """Return the owner of each shard, which all interfaces agree about."""
+        job = service.job()
+        workers = {worker.rank: worker.worker_id for worker in job.workers if worker.state != "left"}
+        owners = {shard.shard_id: name for rank, name in workers.items() for shard in registry.get_shard("d", rank)}
+        with grpc.insecure_channel(service.url) as channel, RawChannel(service.channel_port) as raw:
+            for name in workers.values():
+                question = pb.GetDataShard(dataset_id="d", worker_id=name)
+                found = stubs.CoordinatorStub(channel).GetDataShard(question, timeout=stretch(10))
+                assert {shard.shard_id for shard in found.shards} == {at for at in owners if owners[at] == name}
+                raw.send(pb.ClientFrame(id=1, get_data_shard=question).SerializeToString())
+                assert pb.ServerFrame.FromString(raw.receive() or b"").reply.data_shards == found
+        wait_until(lambda: show_shards() == Counter(owners.values()))
+        return owners
+
+    with service.serving():
+        for number in range(10):
+            register(f"w{number}")
+        registry.register("d", "", total_samples=10_000, shard_size=10)
+        before = look_up()
+        service.call(None, "DeregisterWorker", pb.Goodbye(worker_id="w3", incarnation="1.1"))
+        without = look_up()
+        assert {shard for shard in before if before[shard] != without[shard]} == {
+            shard for shard in before if before[shard] == "w3"
+        }
+    with service.serving():
+        assert look_up() == without
+        register("w3", "1.2")
+    with service.serving():
+        after = look_up()
+        assert sum(after[shard] != without[shard] for shard in after) == 100
+        assert {after[shard] for shard in after if after[shard] != without[shard]} == {"w3"}

@@ -385,9 +385,11 @@ async def test_a_deal_of_a_generation_that_ended_meanwhile_is_not_used(monkeypat
     dispatcher.dispatch(register("b"), lambda _: None)
     with pytest.raises(StaleGenerationError):
         await asked
-    assignment = dispatcher.cluster.job("default").ledger.assignment("d", ("a", "b"))
-    assert assignment.workers == ("a", "b")
+    assert dispatcher.cluster.job("default").ledger.assignment("d") is None
     await dispatcher.ask(lease("a", generation=2))
+    assignment = dispatcher.cluster.job("default").ledger.assignment("d")
+    assert assignment is not None
+    assert assignment.workers == ("a", "b")
     # A replay of the journal deals without a thread, and must come to the same.
     again, _ = start(journal)
     assert again.cluster.snapshot() == dispatcher.cluster.snapshot()

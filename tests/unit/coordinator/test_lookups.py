@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strata.clock import SystemClock
 from strata.cluster import Limits
@@ -25,9 +28,14 @@ class Asked:
     """A coordinator with one worker, and what it says about the worker's shards."""
 
     def __init__(self) -> None:
-        self.dispatcher = Dispatcher(MemoryJournal(), limits=Limits(), clock=SystemClock(), deliver=lambda _: None)
-        self.lookups = ShardLookups()
+        self.journal = MemoryJournal()
         self.is_wanted = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with what the journal holds."""
+        self.dispatcher = Dispatcher(self.journal, limits=Limits(), clock=SystemClock(), deliver=lambda _: None)
+        self.lookups = ShardLookups()
 
     async def make_job(self, *, samples: int = 95) -> None:
         await self.dispatcher.ask(c.RegisterWorker(worker_id="a", incarnation="1"))
@@ -184,3 +192,62 @@ async def test_what_is_kept_of_answers_is_bounded(asked: Asked, monkeypatch: pyt
     # An answer that is too large to be kept is sent all the same.
     assert await asked.ask(worker_id="a", epoch=11) is not None
     assert asked.lookups._kept == {}
+
+
+# Which workers join, leave or crash, or whether the coordinator restarts from its journal or a snapshot of it.
+CHANGES = st.one_of(
+    st.tuples(st.sampled_from(["join", "leave", "fail"]), st.sets(st.sampled_from("abcdefgh"), min_size=1)),
+    st.sampled_from([("restart", set[str]()), ("compact", set[str]())]),
+)
+
+
+@given(
+    changes=st.lists(st.tuples(CHANGES, st.booleans()), min_size=2, max_size=12),
+    shards=st.integers(1, 60),
+)
+def test_joins_losses_returns_and_restarts_move_as_few_looked_up_shards_as_possible(
+    changes: list[tuple[tuple[str, set[str]], bool]], shards: int
+) -> None:
+    async def look_up_after_each_change() -> None:
+        asked, lives, seen = Asked(), Counter[str](), dict[int, str]()
+        await asked.make_job(samples=10 * shards)
+        present = {"a": "1"}
+        for (kind, workers), is_looked_up in changes:
+            if kind == "compact":
+                asked.journal.snapshot(asked.dispatcher.cluster.snapshot())
+            if kind in ("restart", "compact"):
+                asked.restart()
+            for worker in sorted(workers):
+                if kind == "join":
+                    lives[worker] += 1
+                    present[worker] = f"p.{lives[worker] + 1}"
+                    await asked.dispatcher.ask(c.RegisterWorker(worker_id=worker, incarnation=present[worker]))
+                elif worker in present:
+                    gone = worker, present.pop(worker)
+                    goodbye = c.Goodbye(worker_id=worker, incarnation=gone[1])
+                    await asked.dispatcher.ask(
+                        goodbye if kind == "leave" else c.FailWorkers(workers=(gone,), reason="lost")
+                    )
+            if not is_looked_up or not present:
+                continue
+            owners = dict[int, str]()
+            for worker in present:
+                found = await asked.ask(worker_id=worker)
+                assert isinstance(found, pb.DataShards)
+                owners |= {shard.shard_id: worker for shard in found.shards}
+            assert len(owners) == shards
+            if seen:
+                moved = sum(seen[shard] != owners[shard] for shard in owners)
+                assert moved == count_moves_needed(seen, set(present))
+            seen = owners
+        await asked.dispatcher.heavy.close()
+
+    asyncio.run(look_up_after_each_change())
+
+
+def count_moves_needed(owners: dict[int, str], workers: set[str]) -> int:
+    """Return how many shards must get another owner so that these workers differ by at most one shard."""
+    counts = Counter(owners.values())
+    least, larger = divmod(len(owners), len(workers))
+    kept = sum(min(counts[worker], least) for worker in workers)
+    return len(owners) - kept - min(larger, sum(counts[worker] > least for worker in workers))

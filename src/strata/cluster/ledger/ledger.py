@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from strata.cluster.commands import LeaseShards, RegisterDataset, ReportProgress, SkipSamples
@@ -25,10 +26,11 @@ class Ledger:
         self.datasets: dict[str, DatasetParams] = {}
         self._epochs: dict[tuple[str, int], EpochLedger] = {}
         self._assignments: dict[str, Assignment] = {}
-        # Of the present generation: who owns what, which follows from the above, and what was dealt of it.
+        # Of the present generation: who owns what, and what was dealt of it.
         self._assigned: dict[str, Assignment] = {}
         self._deals: dict[tuple[str, int], Deal] = {}
-        self._prepared: dict[tuple[str, int], tuple[Preparation, Deal]] = {}
+        # Worked out in a thread, and not yet part of the state: without an epoch only who owns what.
+        self._prepared: dict[tuple[str, int | None], tuple[Preparation, Assignment, Deal | None]] = {}
         self._sequences: dict[str, tuple[str, int]] = {}
         self._skipped: dict[str, RangeSet] = {}
 
@@ -59,12 +61,7 @@ class Ledger:
         dealt = self._deals.get(key)
         if dealt is not None:
             return dealt.take(command.worker_id, command.sequence)
-        preparation = self._prepare(*key, workers)
-        prepared = self._prepared.get(key)
-        if prepared is not None and prepared[0].is_same(preparation):
-            assignment, dealt = self._assigned[command.dataset_id], prepared[1]
-        else:
-            assignment, dealt = preparation.run()
+        assignment, dealt = self._work_out(*key, workers)
         assert dealt is not None
         # It is kept only if there is something to give: whoever is refused leaves nothing behind.
         spans = dealt.take(command.worker_id, command.sequence)
@@ -74,11 +71,19 @@ class Ledger:
         self._deals[key] = dealt
         return spans
 
-    def assignment(self, dataset_id: str, workers: tuple[str, ...]) -> Assignment:
-        """Return who owns which shard while these workers are present; asking changes nothing that lasts."""
-        if dataset_id not in self._assigned:
-            self._assigned[dataset_id], _ = self._prepare(dataset_id, None, workers).run()
-        return self._assigned[dataset_id]
+    def assign_shards(self, dataset_id: str, workers: tuple[str, ...]) -> None:
+        """Assign the shards of a dataset to the present workers: as they were assigned last, and moving few."""
+        if dataset_id in self._assigned:
+            return
+        assignment, _ = self._work_out(dataset_id, None, workers)
+        self._prepared.pop((dataset_id, None), None)
+        self._assigned[dataset_id] = self._assignments[dataset_id] = assignment
+
+    def assignment(self, dataset_id: str) -> Assignment | None:
+        """Return who owns which shard in this generation, or None if its shards are not assigned yet."""
+        if dataset_id not in self.datasets:
+            raise UnknownDatasetError(dataset_id, known=self.datasets)
+        return self._assigned.get(dataset_id)
 
     def preparation(self, dataset_id: str, epoch: int | None, workers: tuple[str, ...]) -> Preparation | None:
         """Return what is to be worked out in a thread before a lease, or without an epoch a lookup, is answered.
@@ -90,7 +95,7 @@ class Ledger:
         if dataset_id in self._assigned if epoch is None else (dataset_id, epoch) in self._deals:
             return None
         preparation = self._prepare(dataset_id, epoch, workers)
-        prepared = None if epoch is None else self._prepared.get((dataset_id, epoch))
+        prepared = self._prepared.get((dataset_id, epoch))
         return None if prepared is not None and prepared[0].is_same(preparation) else preparation
 
     def take_over(
@@ -99,11 +104,9 @@ class Ledger:
         """Keep what a preparation came to, if it is still of use to these workers; nothing that lasts is changed."""
         dataset_id = preparation.params.dataset_id
         epoch = None if preparation.view is None else preparation.view.order.epoch
-        if not preparation.is_same(self._prepare(dataset_id, epoch, workers)):
-            return
-        self._assigned[dataset_id] = assignment
-        if epoch is not None and dealt is not None:
-            self._prepared[dataset_id, epoch] = preparation, dealt
+        if preparation.is_same(self._prepare(dataset_id, epoch, workers)):
+            self._prepared[dataset_id, epoch] = preparation, assignment, dealt
+            self._prepared[dataset_id, None] = replace(preparation, view=None), assignment, None
 
     def report(self, command: ReportProgress) -> None:
         """Note what a worker's model has seen; a report that was noted before changes nothing."""
@@ -234,8 +237,9 @@ class Ledger:
             "skipped": [[name, skipped.to_runs()] for name, skipped in sorted(self._skipped.items())],
         }
 
-    def restore(self, record: dict[str, Any]) -> None:
-        """Take over what :meth:`record` returned."""
+    def restore(self, record: dict[str, Any], workers: tuple[str, ...]) -> None:
+        """Take over what :meth:`record` returned while ``workers`` are present."""
+        present = tuple(sorted(workers))
         for row in record["datasets"]:
             self.datasets[row["dataset_id"]] = DatasetParams.from_json(row)
         for dataset_id, epoch, row in record["epochs"]:
@@ -243,6 +247,9 @@ class Ledger:
         for data in record["assignments"]:
             assignment = Assignment.from_bytes(bytes.fromhex(data))
             self._assignments[assignment.dataset_id] = assignment
+            if assignment.workers == present:
+                # Assigning again would move nothing.
+                self._assigned[assignment.dataset_id] = assignment
         for dataset_id, epoch, row in record["deals"]:
             consumed, workers = RangeSet.from_runs(row["consumed"]), tuple(row["workers"])
             dealt = deal(self.datasets[dataset_id], epoch, consumed, workers, self._assignments[dataset_id])
@@ -251,6 +258,14 @@ class Ledger:
             self._deals[dataset_id, epoch] = dealt
         self._sequences = {worker: (incarnation, n) for worker, (incarnation, n) in record["sequences"].items()}
         self._skipped = {name: RangeSet.from_runs(runs) for name, runs in record["skipped"]}
+
+    def _work_out(self, dataset_id: str, epoch: int | None, workers: tuple[str, ...]) -> tuple[Assignment, Deal | None]:
+        """Return who owns what, and with an epoch what was dealt of it: from the thread that prepared it, or now."""
+        preparation = self._prepare(dataset_id, epoch, workers)
+        prepared = self._prepared.get((dataset_id, epoch))
+        if prepared is not None and prepared[0].is_same(preparation):
+            return prepared[1], prepared[2]
+        return preparation.run()
 
     def _prepare(self, dataset_id: str, epoch: int | None, workers: tuple[str, ...]) -> Preparation:
         if dataset_id not in self.datasets:

@@ -14,7 +14,15 @@ from strata.coordinator.sessions import check_command
 from strata.errors import AccessDeniedError, BadCommandError
 from strata.wire._generated import coordinator_pb2 as pb
 
-INTERNAL = {c.FailWorkers, c.ForgetWorkers, c.ChannelLost, c.AskForManifest, c.ExpireBarrier, ForgetTokens}
+INTERNAL = {
+    c.FailWorkers,
+    c.ForgetWorkers,
+    c.ChannelLost,
+    c.AskForManifest,
+    c.AssignShards,
+    c.ExpireBarrier,
+    ForgetTokens,
+}
 
 
 def test_every_call_of_the_contract_has_a_row() -> None:
