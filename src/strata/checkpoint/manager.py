@@ -217,6 +217,7 @@ class CheckpointManager:
             token=place.token,
             replicated=_patterns(replicated),
         )
+        self._notices.note_left_out(step, draft.left_out)
         return self._saver.begin(draft, self._commit.begin(draft), started_s, write_behind=write_behind, lazy=lazy)
 
     def commit(self, step: int, *, generation: int = 0, timeout_s: float | None = None) -> CheckpointInfo:

@@ -6,6 +6,7 @@ Colour is on only at a terminal and when NO_COLOR is unset; rich decides both.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,12 +21,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 def print_json(data: Any) -> None:
     """Print ``data`` as one JSON document."""
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    sys.stdout.write(json.dumps(_without_nonfinite(data), indent=2, allow_nan=False) + "\n")
 
 
 def print_json_line(data: Any) -> None:
     """Print ``data`` as one JSON document on one line, for streams of them."""
-    sys.stdout.write(json.dumps(data) + "\n")
+    sys.stdout.write(json.dumps(_without_nonfinite(data), allow_nan=False) + "\n")
+
+
+def _without_nonfinite(data: Any) -> Any:
+    """Return a copy with text for NaN and infinity, which JSON lacks and most readers of it refuse."""
+    if isinstance(data, dict):
+        return {key: _without_nonfinite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_nonfinite(value) for value in data]
+    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def escape(text: str) -> str:

@@ -29,6 +29,7 @@ from strata.cluster.membership import new_incarnation
 from strata.cluster.replies import HeartbeatReply, Registered, Reply
 from strata.cluster.values import CommitRecord, PartReport, RankInfo, Span
 from strata.errors import ClusterError
+from strata.reported_numbers import ReportedNumbers
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Client:
             self._background.close()
             raise
         self._driver = membership.driver
+        self._numbers = ReportedNumbers()
         self._background.submit(membership.run()).add_done_callback(_log_end)
         self._closed = False
         # Also when nobody holds this client any more; then the channel closes without a goodbye.
@@ -111,7 +113,12 @@ class Client:
         return self._call(self._driver.heartbeat(timeout_s=timeout_s))
 
     def note(self, **fields: Any) -> None:
-        """Let the heartbeats in the background say what the worker is doing, without waiting for one."""
+        """Let the heartbeats in the background say what the worker is doing, without waiting for one.
+
+        Resources that are no numbers, or too many, are left out with a warning: they end no worker.
+        """
+        if "resources" in fields:
+            fields["resources"] = self._numbers.fit(fields["resources"])
         heartbeats = self._driver.protocol.heartbeats
         heartbeats.beat = replace(heartbeats.beat, **fields)
 

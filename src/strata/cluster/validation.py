@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from strata import ids
+from strata import ids, reported_numbers
 from strata.cluster.access.names import check_name
 from strata.cluster.commands import ArriveAtBarrier, Command, Heartbeat, WorkerCommand
 from strata.cluster.values import MAX_RANKS, MAX_TENSOR, Divergence, PartReport, WorkerAccount
@@ -27,7 +27,6 @@ MAX_COUNT = 1_000_000
 MAX_NAME = 512
 MAX_PATH = 1_024
 MAX_REASON = 2_000
-MAX_RESOURCES = 64
 MAX_SAVES = 16
 MAX_ROWS = 1 << 16
 # So many senders are known to have names that may be.
@@ -187,11 +186,13 @@ def _check_divergence(name: str, value: Divergence | None) -> None:
 def _resources(name: str, value: dict[str, float]) -> None:
     if not value:
         return
-    if len(value) > MAX_RESOURCES:
-        raise BadCommandError(f"{name} has {len(value)} values; use at most {MAX_RESOURCES}")
+    if len(value) > reported_numbers.MAX_NUMBERS:
+        raise BadCommandError(f"{name} has {len(value)} values; use at most {reported_numbers.MAX_NUMBERS}")
     for key in value:
-        if not _is_plain(key, 1, 64):
-            raise BadCommandError(f"{name} names {_shown(key)}; use 1 to 64 printable characters")
+        if not _is_plain(key, 1, reported_numbers.MAX_NAME):
+            raise BadCommandError(
+                f"{name} names {_shown(key)}; use 1 to {reported_numbers.MAX_NAME} printable characters"
+            )
 
 
 def _account(name: str, value: WorkerAccount | None) -> None:

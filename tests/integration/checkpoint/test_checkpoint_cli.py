@@ -277,3 +277,12 @@ def test_ls_goes_on_beside_a_manifest_that_cannot_be_read(where: Path) -> None:
     assert "step 2 is damaged" in " ".join(done.stdout.split())
     assert json.loads(ckpt("ls", where, "--json").stdout)["unreadable"][0]["step"] == 2
     assert ckpt("delete", where, 2, "--yes").returncode == 0
+
+
+def test_metadata_with_nan_is_shown_as_json_that_every_reader_takes(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"w": np.ones(2)}, 1, metadata={"loss": float("nan"), "norms": [float("inf"), 1.0]})
+    for arguments in (["ls", str(tmp_path)], ["show", str(tmp_path), "1"]):
+        found = json.loads(ckpt(*arguments, "--json").stdout, parse_constant=pytest.fail)
+        shown = found["checkpoints"][0] if "checkpoints" in found else found
+        assert shown["metadata"] == {"loss": "nan", "norms": ["inf", 1.0]}

@@ -9,12 +9,15 @@ from a damaged one. The same form carries a worker's report about its part befor
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from strata.checkpoint.format.digest import digest_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from strata.checkpoint.format.rewind_record import Rewind
     from strata.checkpoint.format.tree import Node
     from strata.cluster.values import Divergence
@@ -113,7 +116,7 @@ class Manifest:
 
 
 def encode(manifest: Manifest, kind: Format = "strata-checkpoint") -> bytes:
-    """Return the bytes to store; raise ValueError if the user's metadata is not JSON."""
+    """Return the bytes to store; raise TypeError if the user's metadata is not JSON."""
     body = {
         "job_id": manifest.job_id,
         "step": manifest.step,
@@ -122,7 +125,7 @@ def encode(manifest: Manifest, kind: Format = "strata-checkpoint") -> bytes:
         "created_s": manifest.created_s,
         "parent": manifest.parent,
         "deltas": manifest.deltas,
-        "metadata": manifest.metadata,
+        "metadata": _without_nonfinite(manifest.metadata),
         "cursors": manifest.cursors,
         "parts": [
             {
@@ -161,6 +164,8 @@ def _first_line(kind: str, version: int, digest: str) -> bytes:
 
 def _encode_rest(manifest: Manifest) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if nonfinite := list(find_nonfinite(manifest.metadata)):
+        found["nonfinite"] = nonfinite
     if manifest.copies:
         found["copies"] = [[each.name, each.start, each.shape, each.digest.hex()] for each in manifest.copies]
     if (diverged := manifest.diverged) is not None:
@@ -168,3 +173,21 @@ def _encode_rest(manifest: Manifest) -> dict[str, Any]:
     if manifest.rewinds:
         found["rewinds"] = [each.to_json() for each in manifest.rewinds]
     return found
+
+
+def find_nonfinite(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield where metadata holds NaN and infinity, which JSON lacks, and which of them it is."""
+    if isinstance(node, float) and not math.isfinite(node):
+        yield path, str(node)
+    elif isinstance(node, dict | list):
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from find_nonfinite(child, (*path, key))
+
+
+def _without_nonfinite(node: Any) -> Any:
+    """Return a copy of metadata with null for NaN and infinity: so does whoever knows of none read it."""
+    if isinstance(node, dict):
+        return {key: _without_nonfinite(child) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_without_nonfinite(child) for child in node]
+    return None if isinstance(node, float) and not math.isfinite(node) else node

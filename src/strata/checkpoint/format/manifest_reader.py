@@ -125,7 +125,7 @@ def _read_body(body: dict[str, Any], *, whole: bool) -> Manifest:
         created_s=float(created_s),
         parent=None if parent is None else _count(parent),
         deltas=_count(body["deltas"]),
-        metadata=check_object(body["metadata"]),
+        metadata=_read_metadata(body),
         cursors=check_object(body["cursors"]),
         parts=parts,
         tensors=tensors,
@@ -137,6 +137,22 @@ def _read_body(body: dict[str, Any], *, whole: bool) -> Manifest:
         diverged=_read_divergence(body.get("diverged")),
         rewinds=tuple(map(Rewind.from_json, _list(body.get("rewinds", [])))),
     )
+
+
+def _read_metadata(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the user's metadata, with NaN and infinity back where null stands for them."""
+    metadata = check_object(body["metadata"])
+    for path, value in _list(body.get("nonfinite", [])):
+        if value not in ("nan", "inf", "-inf"):
+            raise ValueError(f"{value!r:.40} is no NaN and no infinity")
+        *outer, key = _list(path)
+        place: Any = metadata
+        for each in outer:
+            place = place[each]
+        if place[key] is not None:
+            raise ValueError("a number that is infinite and another one")
+        place[key] = float(value)
+    return metadata
 
 
 def _read_divergence(found: dict[str, Any] | None) -> Divergence | None:

@@ -14,10 +14,11 @@ from strata.checkpoint.format.manifest_reader import check_object
 from strata.checkpoint.format.tensors import RefusedError
 from strata.checkpoint.format.tree import Node, flatten
 from strata.checkpoint.save.lazy import Seal
+from strata.checkpoint.save.metadata import plain_metadata
 from strata.checkpoint.save.pieces import Pieces, cut_pieces, digest_live, spread_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from strata.checkpoint.save.lazy import Managed
     from strata.checkpoint.save.staging import StagedImage, StagingPool
@@ -41,6 +42,8 @@ class Draft:
     structure: Node = None
     pieces: Pieces | None = None
     plan: PartLayout | None = None
+    left_out: tuple[str, ...] = ()
+    """What of the metadata cannot be kept, and why."""
 
     @property
     def size_bytes(self) -> int:
@@ -156,7 +159,7 @@ def make_draft(
     job_id: str,
     step: int,
     epoch: int,
-    metadata: dict[str, Any] | None,
+    metadata: Mapping[str, Any] | None,
     cursors: dict[str, Any] | None,
     part: int,
     parts: int,
@@ -183,12 +186,13 @@ def make_draft(
     pieces = None
     if flat is not None:
         pieces = cut_pieces(spread_replicas(flat, replicated, part=part, parts=parts), is_alone=parts == 1)
+    kept, left_out = plain_metadata(metadata)
     return Draft(
         job_id=job_id,
         step=step,
         epoch=epoch,
-        metadata=_json("metadata", metadata),
-        cursors=_json("cursors", cursors),
+        metadata=kept,
+        cursors=_strict_json("cursors", cursors),
         part=part,
         parts=parts,
         generation=generation,
@@ -197,10 +201,11 @@ def make_draft(
         structure=flat.structure if flat is not None else None,
         pieces=pieces,
         plan=planner.plan(pieces.entries) if pieces is not None else None,
+        left_out=tuple(left_out),
     )
 
 
-def _json(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
+def _strict_json(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
     """Return a copy as it will come back, so that what changes later is not what is saved."""
     if value is None:
         return {}
@@ -211,5 +216,5 @@ def _json(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
         kinds.check_text(text)
         copied = check_object(json.loads(text))
     except (TypeError, ValueError, RecursionError, RefusedError) as error:
-        raise ValueError(f"{name} must be JSON: {error}; put tensors and NaN into the state itself") from error
+        raise ValueError(f"{name} must be JSON: {error}") from error
     return copied

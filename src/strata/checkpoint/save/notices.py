@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from strata.errors import DivergedReplicasWarning, StrataWarning, UnchangedStateWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from strata.cluster.values import Divergence
 
 log = logging.getLogger(__name__)
@@ -19,6 +21,14 @@ class Notices:
 
     def __init__(self) -> None:
         self._warnings: list[StrataWarning] = []
+        self._left_out: set[str] = set()
+
+    def note_left_out(self, step: int, left_out: Sequence[str]) -> None:
+        """Log what of the metadata is not saved, once for each place in it."""
+        for problem in left_out:
+            if problem not in self._left_out:
+                self._left_out.add(problem)
+                log.warning("the checkpoint of step %d is saved without %s", step, problem)
 
     def note_unchanged(self, step: int, same_as: int | None) -> None:
         """Remember to warn that a step has the bits of another one."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import operator
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsFloat, Unpack
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
 from strata.cluster.commands import WorkerState
@@ -187,7 +188,7 @@ class Run:
                 continue
             return recovery.end(self._go_on_from(state, restored))
 
-    def save(self, state: State, step: int | None = None, **metadata: Any) -> SaveHandle:
+    def save(self, /, state: State, step: int | None = None, **metadata: Any) -> SaveHandle:
         """Begin to save the state after ``step``; returns when training may go on.
 
         Tensors of torch optimizers are staged meanwhile; their next step() waits for that, and who else changes them
@@ -225,11 +226,16 @@ class Run:
         loop = Loop(self, self._ending, self._waits, state, dataset, epochs=epochs, until=until, recover=recover)
         return self._watched(loop)
 
-    def step(self, number: int | None = None, **metrics: float) -> None:
+    def step(self, /, number: int | None = None, **metrics: SupportsFloat) -> None:
         """Say that a step is done: the safe point, where Reconfigure is raised and the next save is agreed on.
 
-        From the first step on, SIGTERM asks this worker to stop instead of ending its process.
+        From the first step on, SIGTERM asks this worker to stop instead of ending its process. ``metrics`` are as in
+        :meth:`Step.report`.
         """
+        self.end_step(None if number is None else operator.index(number), metrics)
+
+    def end_step(self, number: int | None, metrics: Mapping[str, SupportsFloat]) -> None:
+        """Do what :meth:`step` does, with metrics of any names."""
         self._stop.install()
         if self._is_stop_due:
             self.stop()
@@ -391,6 +397,6 @@ class Run:
             self._watchdog.disarm()
 
     def _note(self, state: WorkerState) -> None:
-        self._watchdog.metrics = self._meter.metrics
+        self._watchdog.metrics = self._meter.sent
         report = self._meter.report(self._rank_info)
         self._team.note(state=state, step=self.step_number, epoch=self._datasets.epoch, **report)

@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 
 from strata.errors import Reconfigure
+from strata.reported_numbers import ReportedNumbers
 
 if TYPE_CHECKING:
     from strata.data.loading.batches import Batch
@@ -28,7 +29,10 @@ class Step:
     takes part in what all do together. ``data_wait_s`` is how long the loop waited for the batch.
     """
 
-    def __init__(self, number: int, epoch: int, batch: Batch | None, *, data_wait_s: float = 0.0) -> None:
+    def __init__(
+        self, number: int, epoch: int, batch: Batch | None, *, data_wait_s: float, numbers: ReportedNumbers
+    ) -> None:
+        self._numbers = numbers
         self.number = number
         self.epoch = epoch
         self.batch = batch
@@ -37,9 +41,12 @@ class Step:
         self.interruption: Reconfigure | None = None
         self.failure: BaseException | None = None
 
-    def report(self, **metrics: float) -> None:
-        """Tell the coordinator of numbers such as the loss; they are shown beside the worker."""
-        self.metrics.update({name: float(value) for name, value in metrics.items()})
+    def report(self, /, **metrics: SupportsFloat) -> None:
+        """Tell the coordinator of numbers such as the loss; they are shown beside the worker.
+
+        NumPy's numbers and tensors with one element count. Other values are left out with a warning and end nothing.
+        """
+        self.metrics.update(self._numbers.clean(metrics))
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +89,7 @@ class Loop:
         self._epochs = epochs
         self._until = until
         self._recover = recover
+        self._numbers = ReportedNumbers()
 
     def go_through(self) -> Iterator[Step]:
         """Yield steps until the data, or the number of steps, is over; raise Stopped if this worker is told to stop."""
@@ -123,11 +131,11 @@ class Loop:
             data_wait_s = time.monotonic() - began_s
             if batch is None and dataset is not None and self._ending.is_over_without_data(dataset):
                 break
-            step = Step(run.next_step, epoch, batch, data_wait_s=data_wait_s)
+            step = Step(run.next_step, epoch, batch, data_wait_s=data_wait_s, numbers=self._numbers)
             yield from self._ending.hand_out(step)
             if step.interruption is not None:
                 raise step.interruption
-            run.step(step.number, data_wait_s=step.data_wait_s, **step.metrics)
+            run.end_step(step.number, {**step.metrics, "data_wait_s": step.data_wait_s})
             if run.should_save():
                 run.save(self._state)
             if run.should_stop():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 from collections.abc import Iterator
@@ -273,3 +274,28 @@ def test_a_pass_that_failed_does_not_go_on_without_what_it_could_not_deliver(tmp
                 list(data)
             errors.append(caught.value)
     assert errors[0] is errors[1]
+
+
+@pytest.mark.parametrize("place", ["alone", "coordinated"])
+def test_metrics_and_metadata_of_any_kind_end_no_training(
+    tmp_path: Path, place: str, request: pytest.FixtureRequest
+) -> None:
+    odd: dict[str, Any] = {
+        "loss": float("nan"), "norm": np.float32(2), "many": np.ones(3), "none": None, "text": "x", "huge": 10**400,
+        "number": 3, "self": np.array([0.5]), "data_wait_s": 7, "step": 9, "x" * 100: 1.0, "key\n": 1.0,
+    }  # fmt: skip
+    url = request.getfixturevalue("url") if place == "coordinated" else None
+    state = {"x": np.zeros(1)}
+    with join(tmp_path, url) as run:
+        for step in run.steps(state, until=3):
+            with step:
+                state["x"] += 1
+                step.report(**odd, **{f"m{number}": 1.0 for number in range(100)})
+            run.save(state, step.number, **{name: value for name, value in odd.items() if name != "step"})
+        assert run.metrics["norm"] == 2
+        assert run.metrics["self"] == 0.5
+        run.step(**{name: value for name, value in odd.items() if name != "number"})
+        found = run.checkpoints.load(3).metadata
+    assert math.isnan(found["loss"])
+    assert (found["norm"], found["huge"], found["number"]) == (2.0, 10**400, 3)
+    assert "many" not in found

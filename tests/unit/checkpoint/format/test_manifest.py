@@ -222,9 +222,23 @@ def test_a_number_beyond_all_floats_is_refused_and_not_infinity(key: str) -> Non
 
 
 def test_metadata_that_is_not_json_is_refused() -> None:
-    from dataclasses import replace
-
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        encode(replace(SAMPLE, metadata={"loss": float("nan")}))
     with pytest.raises(TypeError, match="not JSON serializable"):
         encode(replace(SAMPLE, metadata={"model": object()}))
+
+
+def test_nan_in_metadata_is_null_to_readers_that_do_not_know_it() -> None:
+    metadata = {"loss": float("nan"), "all": [1.0, {"low": float("-inf")}], "null": None}
+    data = encode(replace(SAMPLE, metadata=metadata))
+    body = json.loads(data, parse_constant=pytest.fail)["manifest"]
+    assert body["metadata"] == {"loss": None, "all": [1.0, {"low": None}], "null": None}
+    assert body["nonfinite"] == [[["loss"], "nan"], [["all", 1, "low"], "-inf"]]
+    assert repr(decode(data).metadata) == repr(metadata)
+
+
+@pytest.mark.parametrize(
+    "row", [[["loss"], "nan"], [["none"], "1.0"], [["gone"], "nan"], [[], "nan"], [["deep", 5], "nan"], 3, [["none"]]]
+)
+def test_a_number_that_is_infinite_where_there_is_another_value_is_refused(row: Any) -> None:
+    body = json.loads(encode(replace(SAMPLE, metadata={"loss": 0.5, "none": None, "deep": []})))["manifest"]
+    with pytest.raises(ManifestProblem):
+        decode(seal_body({**body, "nonfinite": [row]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from strata.cluster.values import RankInfo
 from strata.errors import ConfigError
+from strata.reported_numbers import MAX_NUMBERS
 from strata.run.loop.account import TimeAccount
 from strata.run.loop.meter import Meter
 from strata.run.metrics_log import open_metrics_log
@@ -88,3 +91,38 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(ConfigError, match=f"pip install {install}"):
         open_metrics_log(target, job_id="j", step=0)
+
+
+def test_a_token_count_that_is_nan_is_told_and_stays_out_of_the_average() -> None:
+    meter = make()
+    meter.add(1, step_s=1.0, samples=1, reported={"tokens": 8.0})
+    meter.add(2, step_s=1.0, samples=1, reported={"tokens": float("nan")})
+    assert math.isnan(meter.metrics["tokens"])
+    assert meter.metrics["tokens_per_s"] == 8.0
+
+
+def test_a_script_may_report_more_than_the_coordinator_is_told(made: list[Writer], tmp_path: Path) -> None:
+    meter = make(f"tensorboard:{tmp_path}")
+    meter.begin(0, rank=0)
+    meter.add(1, step_s=1.0, samples=1, reported={f"m{number}": 1.0 for number in range(200)} | {"x" * 100: 1.0})
+    assert len(meter.metrics) == len(made[0].rows) == 203
+    rank_info = RankInfo(rank=0, world_size=1, generation=1)
+    sent = meter.report(rank_info)["resources"]
+    assert len(sent) <= MAX_NUMBERS
+    assert {"step_s", "samples_per_s", "m0", "m47"} <= sent.keys()
+
+
+def test_a_log_that_cannot_be_written_ends_itself_and_not_the_training(
+    made: list[Writer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Writer, "add_scalar", fail)
+    meter = make(f"tensorboard:{tmp_path}")
+    meter.begin(0, rank=0)
+    for step in (1, 2):
+        meter.add(step, step_s=1.0, samples=1, reported={"loss": 1.0})
+    meter.close()
+    assert caplog.text.count("the metrics of step 1 could not be logged") == 1
+    assert "step 2" not in caplog.text
