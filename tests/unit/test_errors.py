@@ -28,6 +28,7 @@ from strata.errors import (
     CheckpointTimeoutError,
     ClusterError,
     CommitPendingError,
+    CommitRefusedError,
     ConfigError,
     ConfigProblem,
     ConflictingPartsError,
@@ -146,6 +147,7 @@ REJOIN = {
     Reconfigure,
 }
 STOP = {
+    CommitRefusedError,
     AccessError,
     UnauthenticatedError,
     UnsafeTokenError,
@@ -281,6 +283,7 @@ SAMPLES = [
     OutOfOrderError("w1", what="report", expected=2, sent=4),
     RestoreTooLateError("w1", generation=4),
     CommitPendingError("llm", 100),
+    CommitRefusedError("llm", 100, generation=3, problem="no worker has reported a part of it"),
     StepTakenError("llm", 100),
     LastCheckpointError("llm", 100),
     PayloadTooLargeError("grads", size_bytes=2, limit_bytes=1),

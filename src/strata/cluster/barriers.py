@@ -131,9 +131,12 @@ class Barriers:
         return effects
 
     def bring(self, command: BringRelease, membership: Membership) -> list[Effect]:
-        """Take over a release from before the restart, and tell everyone who waits."""
+        """Take over a release from before the restart, and tell everyone who waits.
+
+        Only of a worker that has offered it: of any other it would be one that nobody was told of.
+        """
         meeting = Meeting(command.name, command.round)
-        if meeting in self._released:
+        if command.worker_id not in self._holders.get(meeting, ()):
             return []
         barrier = self._close(meeting)
         released = BarrierReleased(

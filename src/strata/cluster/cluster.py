@@ -29,6 +29,19 @@ MAX_PAUSE_S = 1.0
 _HANDLERS: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
     kind: getattr(Job, snake_case(kind)) for kind in c.COMMANDS if kind is not c.RemoveJob
 }
+RULES = 1
+"""The rules that commands are decided by now. Each entry of a journal names its own, and is replayed by them.
+
+Before rules were counted, under rules 0, any member could confirm any commit.
+"""
+# What earlier rules decided in another way.
+_UNFENCED: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
+    c.AdoptCheckpoints: Job.adopt_checkpoints_unfenced,
+    c.ConfirmCommit: Job.confirm_commit_unfenced,
+    c.GiveUpCheckpoint: Job.give_up_checkpoint_unfenced,
+    c.ReportPart: Job.report_part_unfenced,
+}
+_HANDLERS_BY_RULES = (_HANDLERS | _UNFENCED, _HANDLERS)
 # And the registry of tenants and tokens has one for each of theirs.
 _ADMINISTRATION: dict[type[c.Command], Callable[[Access, Any, float], None]] = {
     kind: getattr(Access, snake_case(kind)) for kind in t.TENANT_COMMANDS if kind is not t.RemoveTenant
@@ -53,9 +66,9 @@ class Cluster:
         self._jobs: dict[str, Job] = {}
         self._looked_s: float | None = None
 
-    def apply(self, command: c.Command, now_s: float) -> Answer:
-        """Carry out one command, or raise a StrataError and change nothing."""
-        handler = _HANDLERS.get(type(command))
+    def apply(self, command: c.Command, now_s: float, *, rules: int = RULES) -> Answer:
+        """Carry out one command, or raise a StrataError and change nothing; on replay, by the rules of its time."""
+        handler = _HANDLERS_BY_RULES[rules].get(type(command))
         if handler is None:
             return self._manage(command, now_s)
         assert isinstance(command, c.JobCommand)

@@ -287,8 +287,9 @@ class ReportPart(GenerationCommand):
 class ConfirmCommit(WorkerCommand):
     """The manifest of a step is in storage: the checkpoint is committed, whoever wrote it, and whoever confirms it.
 
-    ``generation`` is that of the workers whose parts it has, which may be over. ``diverged`` says that they held
-    different values of what should be the same on all.
+    ``generation`` is that of the workers whose parts it has, which may be over: only a checkpoint of that generation
+    that waits for its manifest is committed. ``cursors`` is what the manifest says, while the coordinator goes by its
+    own. ``diverged`` says that the workers held different values of what should be the same on all.
     """
 
     step: int

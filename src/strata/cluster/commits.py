@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.cluster.commands import ReportPart
+from strata.cluster.commands import ConfirmCommit, ReportPart
 from strata.cluster.values import CommitRecord, Divergence, PartReport
-from strata.errors import CheckpointAbortedError, StepTakenError
+from strata.errors import CheckpointAbortedError, CommitRefusedError, StepTakenError
 
 # For so many steps that ended it is remembered which reports they had, for workers that missed the announcement. A
 # worker takes part in each commit and has fewer saves uncommitted than this, so none of its own is forgotten meanwhile.
@@ -135,8 +135,37 @@ class Commits:
         elif not pending.is_collecting and pending.generation != command.generation:
             raise StepTakenError(command.job_id, command.step)
         pending.reports.setdefault(command.worker_id, command.report)
+        # Workers that read shards of their own end an epoch at different steps; it is over when it is for all.
+        pending.epoch = min(pending.epoch, command.epoch)
         self._last_reported[command.worker_id] = command.generation, command.step
         return pending
+
+    def has_other_part(self, command: ReportPart) -> bool:
+        """Whether the worker has reported another part of this step in this generation already."""
+        pending = self.pending.get(command.step)
+        if pending is None or pending.generation != command.generation:
+            return False
+        return pending.reports.get(command.worker_id, command.report).path != command.report.path
+
+    def check_confirmed(self, command: ConfirmCommit) -> Pending:
+        """Return the checkpoint that a worker has written the manifest of, or raise why that commits nothing.
+
+        A manifest belongs to the parts that this coordinator has asked it for: all of them, in their generation.
+        """
+        pending = self.pending.get(command.step)
+        if pending is None:
+            problem = "no worker has reported a part of it"
+            if command.step in self.rejected:
+                problem = f"it was rejected: {self.rejected[command.step].reason}"
+            elif command.step in self._aborted:
+                problem = f"it was aborted: {self._aborted[command.step][1]}"
+        elif pending.generation != command.generation:
+            problem = f"its parts are those of generation {pending.generation}"
+        elif pending.is_collecting:
+            problem = f"the parts of {', '.join(pending.missing()[:5])} are missing"
+        else:
+            return pending
+        raise CommitRefusedError(command.job_id, command.step, generation=command.generation, problem=problem)
 
     def _check_awaited(self, command: ReportPart, workers: tuple[str, ...]) -> None:
         """Raise if a worker has reported a later step already, so that its part of this one never comes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from strata.cluster import commands as c
 from strata.cluster.access.tenant import Tenant
@@ -13,7 +14,13 @@ from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Answer, Done, RestorePoint
 from strata.cluster.values import CommitRecord
-from strata.errors import CheckpointAbortedError, CommitPendingError, LastCheckpointError, RestoreTooLateError
+from strata.errors import (
+    CheckpointAbortedError,
+    CommitPendingError,
+    LastCheckpointError,
+    RestoreTooLateError,
+    StepTakenError,
+)
 
 
 class JobCheckpoints(ABC):
@@ -51,6 +58,13 @@ class JobCheckpoints(ABC):
 
     def report_part(self, command: c.ReportPart, now_s: float) -> Answer:
         """Note that a part is durable; with the last one, have the manifest written."""
+        if self.commits.has_other_part(command):
+            self._check(command)
+            raise StepTakenError(self.job_id, command.step)
+        return self.report_part_unfenced(command, now_s)
+
+    def report_part_unfenced(self, command: c.ReportPart, now_s: float) -> Answer:
+        """Do the same, but accept a second part of a worker and ignore it, as rules 0 did."""
         before = self.commits.progress(command.step, command.report.path)
         if before.phase == "aborted":
             raise CheckpointAbortedError(command.step, before.reason)
@@ -81,11 +95,25 @@ class JobCheckpoints(ABC):
         return Done(), self._ask_for_manifest(pending, now_s)
 
     def confirm_commit(self, command: c.ConfirmCommit, now_s: float) -> Answer:
-        """Take a checkpoint whose manifest is in storage into the index, and announce it."""
+        """Take a checkpoint whose manifest is in storage into the index, and announce it.
+
+        Only the one that the coordinator wants a manifest of, with its own data position: what a confirmation says of
+        any other is a mistake, and would have the job continue from where nobody was.
+        """
+        self.membership.check(command)
+        if command.step in self.commits.committed:
+            return Done(), []
+        pending = self.commits.check_confirmed(command)
+        assert pending.cursors is not None
+        cut = pending.step, pending.epoch, command.manifest, pending.cursors
+        return Done(), self._commit(CommitRecord(*cut, command.diverged), now_s)
+
+    def confirm_commit_unfenced(self, command: c.ConfirmCommit, now_s: float) -> Answer:
+        """Decide as journals from before the fence did: whatever a member confirms is committed."""
         self.membership.check(command)
         rejected = self.commits.rejected.get(command.step)
         if rejected is not None and command.generation < rejected.until:
-            return Done(), []  # it came late: the manifest that it confirms was rejected since
+            return Done(), []
         checkpoint = CommitRecord(command.step, command.epoch, command.manifest, command.cursors, command.diverged)
         return Done(), self._commit(checkpoint, now_s)
 
@@ -95,6 +123,13 @@ class JobCheckpoints(ABC):
 
     def give_up_checkpoint(self, command: c.GiveUpCheckpoint, now_s: float) -> Answer:
         """Give up a checkpoint: a worker has no part of it, or its durable parts cannot be committed."""
+        self.membership.check(command)
+        if command.step not in self.commits.pending and command.generation != self.membership.generation:
+            return Done(), []  # its generation is over, and what a later one saves is none of its business
+        return self.give_up_checkpoint_unfenced(command, now_s)
+
+    def give_up_checkpoint_unfenced(self, command: c.GiveUpCheckpoint, now_s: float) -> Answer:
+        """Do the same, but remember it whatever generation it is of, as rules 0 did."""
         self.membership.check(command)
         pending = self.commits.pending.get(command.step)
         if pending is not None and pending.generation != command.generation:
@@ -145,8 +180,15 @@ class JobCheckpoints(ABC):
         """Take what a listing of storage shows into the index.
 
         The listing may be older than a deletion, which never takes the newest: so what is not newer than all that is
-        known is either known too, or gone.
+        known is either known too, or gone. A manifest of a step whose manifest is wanted is adopted if it holds the
+        data position that was wanted; if not, whoever was asked finds out that the step is taken.
         """
+        wanted = {p.step: p.cursors for p in self.commits.pending.values() if not p.is_collecting}
+        adopted = [found for found in command.checkpoints if wanted.get(found.step, found.cursors) == found.cursors]
+        return self.adopt_checkpoints_unfenced(replace(command, checkpoints=tuple(adopted)), now_s)
+
+    def adopt_checkpoints_unfenced(self, command: c.AdoptCheckpoints, now_s: float) -> Answer:
+        """Do the same with any data position, as rules 0 did."""
         latest = self.commits.latest()
         found = [record for record in command.checkpoints if record.step not in self.commits.rejected]
         new = [checkpoint for checkpoint in found if latest is None or checkpoint.step > latest.step]

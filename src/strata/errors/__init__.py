@@ -41,6 +41,7 @@
     │   ├── RestoreTooLateError
     │   ├── CommitPendingError
     │   ├── StepTakenError
+    │   ├── CommitRefusedError
     │   ├── LastCheckpointError
     │   ├── PayloadTooLargeError
     │   ├── BarrierTimeoutError (and TimeoutError)
@@ -142,6 +143,7 @@ from strata.errors.cluster import (
     BarrierTimeoutError,
     ClusterError,
     CommitPendingError,
+    CommitRefusedError,
     CoordinatorLostError,
     DuplicateWorkerError,
     IllegalTransitionError,
@@ -249,6 +251,7 @@ __all__ = [
     "CheckpointTimeoutError",
     "ClusterError",
     "CommitPendingError",
+    "CommitRefusedError",
     "ConfigError",
     "ConfigProblem",
     "ConflictingPartsError",

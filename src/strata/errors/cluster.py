@@ -307,6 +307,23 @@ class StepTakenError(ClusterError):
 
 
 @with_fields
+class CommitRefusedError(ClusterError):
+    """A worker confirmed a commit that the coordinator does not wait for."""
+
+    # Whoever wrote the manifest of a checkpoint that is still wanted is asked for it again.
+    job_id: str
+    step: int
+    _: KW_ONLY
+    generation: int
+    problem: str
+
+    template = (
+        "step {step} of job {job_id!r} is not committed by the manifest of generation {generation}: {problem}; "
+        "older checkpoints are kept, and a later step can be saved"
+    )
+
+
+@with_fields
 class LastCheckpointError(ClusterError):
     """The only checkpoint of the job cannot be restored."""
 

@@ -281,6 +281,24 @@ def test_a_client_that_knows_nothing_but_the_address_can_call_everything(service
         assert call("GetStatus").jobs[0].workers[0].worker_id == "w"
 
 
+def test_a_commit_of_what_nobody_saved_is_refused_alike_on_both_transports(service: CoordinatorProcess) -> None:
+    with service.serving(), good_worker(service) as good, RawChannel(service.channel_port) as raw:
+        fields = {"step": 999, "epoch": 0, "generation": 1, "manifest": "m", "cursors": "[]"}
+        message = convert.command_to_message(good.worker_command(c.ConfirmCommit, **fields))
+        raw.send(pb.ClientFrame(id=1, command=message).SerializeToString())
+        answer = raw.receive()
+        assert answer is not None
+        told = pb.ServerFrame.FromString(answer).reply.error
+        assert (told.kind, "no worker has reported a part of it" in told.message) == ("CommitRefusedError", True)
+        with grpc.insecure_channel(service.url) as channel, pytest.raises(grpc.RpcError) as caught:
+            send: Any = channel.unary_unary("/strata.v1.Coordinator/ConfirmCommit")
+            send(message.confirm_commit.SerializeToString(), timeout=stretch(20))
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    with service.serving():
+        (job,) = service.jobs()
+        assert list(job.checkpoints) == []
+
+
 POISON = c.ConfirmCommit(
     job_id="good", worker_id="good", incarnation="1", step=1, epoch=0, generation=1, manifest="m", cursors="null"
 )

@@ -14,6 +14,7 @@ from strata.cluster.values import CommitRecord, PartReport
 from strata.errors import (
     CheckpointAbortedError,
     CheckpointTimeoutError,
+    CommitRefusedError,
     DuplicateWorkerError,
     StaleGenerationError,
     StrataError,
@@ -154,6 +155,17 @@ def test_a_manifest_is_written_once_confirmed_until_it_is_answered_and_then_clea
     worker.reply(confirm.number, REFUSED)
     worker.pass_time(1.0)
     assert a.CleanUp(WANTED) in worker.reply(confirm.number, Done())
+
+
+def test_a_confirmation_that_is_refused_is_not_sent_again_and_cleans_nothing_up(worker: Worker) -> None:
+    worker.take(worker.protocol.serve_manifests(worker.now_s, is_serving=True))
+    worker.effect(WANTED)
+    worker.take(worker.protocol.manifest_written(5, CommitRecord(5, 0, "m", "[]"), worker.now_s))
+    confirm = worker.sent(c.ConfirmCommit)[-1]
+    actions = worker.reply(confirm.number, CommitRefusedError("default", 5, generation=1, problem="it was aborted"))
+    assert not any(isinstance(action, a.CleanUp) for action in actions)
+    worker.pass_time(60.0)
+    assert worker.sent(c.ConfirmCommit)[-1] is confirm
 
 
 @pytest.mark.parametrize(("reason", "given_up"), [("it has another manifest", 1), (None, 0)])

@@ -21,6 +21,7 @@ from strata.errors import (
     UnknownDatasetError,
 )
 from strata.sharding import RangeSet
+from tests.unit.cluster.commit_steps import commit, confirm
 from tests.unit.cluster.conftest import Bench
 
 
@@ -105,8 +106,7 @@ def test_a_restore_voids_what_was_reported_after_the_checkpoint(bench: Bench) ->
     report(bench, "a", 1, first[:1], step=1)
     for worker in "abc":
         bench.say(c.ReportPart, worker, step=1, epoch=0, report=PartReport(worker, 0, ""))
-    cursors = bench.job.commits.pending[1].cursors
-    bench.say(c.ConfirmCommit, "a", step=1, epoch=0, generation=1, manifest="m", cursors=cursors)
+    confirm(bench, "a", step=1)
     report(bench, "a", 2, first[1:2], step=2)
     bench.join("c", incarnation="2")
     point = bench.say(c.AskRestorePoint, "a")[0]
@@ -123,7 +123,7 @@ def test_without_a_checkpoint_a_restore_begins_at_the_beginning(bench: Bench) ->
 
 def test_all_workers_of_a_generation_get_the_same_restore_point(bench: Bench) -> None:
     assert bench.say(c.AskRestorePoint, "a")[0].checkpoint is None
-    bench.say(c.ConfirmCommit, "a", step=5, epoch=0, generation=1, manifest="m", cursors="[]")
+    commit(bench, 5)
     assert bench.say(c.AskRestorePoint, "b")[0].checkpoint is None
 
 

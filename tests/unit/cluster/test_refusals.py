@@ -209,8 +209,8 @@ def test_a_commit_is_confirmed_by_members_only(bench: Bench) -> None:
 
 def test_a_poisoned_record_of_an_older_version_is_named_and_can_be_removed(bench: Bench) -> None:
     bench.join("w")
-    bench.apply(CONFIRM)
-    bench.apply(replace(CONFIRM, step=2, cursors="null"))
+    for command in (CONFIRM, replace(CONFIRM, step=2, cursors="null")):
+        bench.cluster.apply(command, bench.now_s, rules=0)
     with pytest.raises(DamagedRecordError, match="'null' is not a list"):
         bench.say(c.AskRestorePoint, "w")
     bench.apply(c.ForgetCheckpoints(steps=(2,), even_newest=True))

@@ -8,6 +8,7 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.values import CommitRecord
 from strata.errors import (
+    CommitRefusedError,
     LastCheckpointError,
     StaleGenerationError,
 )
@@ -59,12 +60,14 @@ def test_a_late_confirmation_does_not_bring_a_rejected_checkpoint_back(bench: Be
     first = bench.generation
     restore_step(bench, "b")
     bench.say(c.RejectCheckpoint, "b", step=20, reason="a byte flipped")
-    assert confirm(bench, "a", step=20, generation=first) == []
+    with pytest.raises(CommitRefusedError, match="it was rejected: a byte flipped"):
+        confirm(bench, "a", step=20, generation=first)
     assert restore_step(bench, "a") == 10
     # While it is saved again, only the manifest of that save counts.
     for worker in "abc":
         report(bench, worker, step=20, path=f"again/{worker}")
-    assert confirm(bench, "a", step=20, generation=first) == []
+    with pytest.raises(CommitRefusedError, match="its parts are those of generation 4"):
+        confirm(bench, "a", step=20, generation=first)
     (committed,) = confirm(bench, "a", step=20)
     assert isinstance(committed, e.CheckpointCommitted)
     assert bench.job.commits.rejected == {}

@@ -11,6 +11,7 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.replies import RestorePoint
 from strata.cluster.values import CommitRecord, PartReport
+from strata.errors import CommitRefusedError
 from strata.sharding import DataOrder
 from tests.unit.cluster.conftest import Bench
 
@@ -79,7 +80,8 @@ def test_whoever_trains_restores_again_and_what_was_being_saved_is_given_up(benc
     _, effects = bench.apply(REWIND)
     assert [type(effect) for effect in effects] == [e.CheckpointAborted, e.GenerationChanged]
     # Its manifest was written all the same, and is confirmed late.
-    confirm(bench, 30, cursors, generation=before)
+    with pytest.raises(CommitRefusedError, match="it was rejected: the job was rewound"):
+        confirm(bench, 30, cursors, generation=before)
     assert restore_step(bench) == 10
     for step in (20, 30):
         confirm(bench, step, save(bench, step))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from strata.cluster import Cluster
 from strata.cluster import commands as c
+from strata.cluster.cluster import RULES
 from strata.cluster.events import NOBODY
 from strata.coordinator.frames import read_command
 from strata.coordinator.journal import Entry
@@ -22,7 +24,7 @@ from strata.coordinator.journal.etcd.log_reader import LogReader
 from strata.coordinator.journal.etcd.records import FORMAT, Keys, cut, decode_batch, decode_head, encode_batch
 from strata.coordinator.journal.etcd.transactions import Meta, Outcome, judge
 from strata.coordinator.journal.sqlite import SqliteJournal
-from strata.errors import JournalDamagedError, JournalUnavailableError
+from strata.errors import CommitRefusedError, JournalDamagedError, JournalUnavailableError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import etcd_pb2 as ep
@@ -37,11 +39,31 @@ def test_who_caused_an_entry_is_read_as_it_was_written() -> None:
     assert decode_entry(encode_entry(entry), 1.5) == entry
 
 
-def test_an_entry_of_the_version_before_has_nobody() -> None:
+def test_an_entry_of_the_version_before_has_nobody_and_was_decided_by_the_first_rules() -> None:
     old = convert.command_to_message(COMMAND).SerializeToString(deterministic=True)
-    assert decode_entry(old, 1.5) == Entry(COMMAND, 1.5, NOBODY)
-    # And what nobody caused is written as that version writes it.
-    assert encode_entry(Entry(COMMAND, 1.5)) == old
+    assert decode_entry(old, 1.5) == Entry(COMMAND, 1.5, NOBODY, rules=0)
+    # And it is written again as that version wrote it, when the journal moves.
+    assert encode_entry(decode_entry(old, 1.5)) == old
+
+
+def test_an_entry_is_replayed_by_the_rules_that_it_was_decided_by() -> None:
+    """A confirmation of what nobody had reported was accepted once, and is refused by now."""
+    sender = {"job_id": "llm", "worker_id": "w", "incarnation": "1"}
+    entries = [
+        Entry(c.RegisterWorker(**sender), 1.0, rules=0),
+        Entry(c.ConfirmCommit(**sender, step=5, epoch=0, generation=1, manifest="m", cursors="[]"), 2.0, rules=0),
+    ]
+    cluster = Cluster()
+    replay(cluster, [decode_entry(encode_entry(entry), entry.at_s) for entry in entries])
+    assert sorted(cluster.job("llm").commits.committed) == [5]
+    with pytest.raises(CommitRefusedError):
+        replay(cluster, [entries[1]._replace(command=replace(entries[1].command, step=6), rules=RULES)])
+
+
+def test_an_entry_of_newer_rules_is_not_guessed_at() -> None:
+    newer = encode_entry(Entry(COMMAND, 1.5, rules=RULES + 1))
+    with pytest.raises(ValueError, match="this Strata knows up to"):
+        decode_entry(newer, 1.5)
 
 
 def test_the_version_before_finds_the_command_in_a_new_entry() -> None:

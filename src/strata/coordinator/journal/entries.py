@@ -1,7 +1,7 @@
 """Entries as bytes, the same in every journal; and applied again, with who caused them.
 
-The bytes are those of a ``strata.v1.Command``. Whose token it came with stands in fields that a version without them
-leaves out when it writes, and passes over when it reads.
+The bytes are those of a ``strata.v1.Command``. Whose token it came with, and by which rules it was decided, stands in
+fields that a version without them leaves out when it writes, and passes over when it reads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.cluster import Cluster
+from strata.cluster.cluster import RULES
 from strata.cluster.events import NOBODY
 from strata.coordinator.journal.protocol import Entry
 from strata.wire import convert
@@ -30,6 +31,7 @@ def encode_entry(entry: Entry) -> bytes:
         return entry.data
     message = convert.command_to_message(entry.command)
     message.by, message.address = entry.by
+    message.rules = entry.rules
     return message.SerializeToString(deterministic=True)
 
 
@@ -37,12 +39,14 @@ def decode_entry(data: bytes, at_s: float) -> Entry:
     """Return the entry of these bytes and this time, or raise ValueError or DecodeError."""
     message = pb.Command.FromString(data)
     by = (message.by, message.address) if message.by or message.address else NOBODY
-    return Entry(convert.command_from_message(message), at_s, by)
+    if message.rules > RULES:
+        raise ValueError(f"it was written under rules {message.rules}, and this Strata knows up to {RULES}; update it")
+    return Entry(convert.command_from_message(message), at_s, by, rules=message.rules)
 
 
 def replay(cluster: Cluster, entries: Iterable[Entry]) -> None:
     """Apply entries again, so that their events say who caused them, as they did the first time."""
     for entry in entries:
         cluster.events.by = entry.by
-        cluster.apply(entry.command, entry.at_s)
+        cluster.apply(entry.command, entry.at_s, rules=entry.rules)
     cluster.events.by = NOBODY

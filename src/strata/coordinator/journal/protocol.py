@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from strata.cluster.cluster import RULES
 from strata.cluster.commands import Command
 from strata.cluster.events import NOBODY
 
 
 class Entry(NamedTuple):
-    """A command that was carried out, when, and with whose token from which address."""
+    """A command that was carried out, when, with whose token from which address, and by which rules it was decided."""
 
     command: Command
     at_s: float
     by: tuple[str, str] = NOBODY
     data: bytes = b""
     """What is written of it, if that was made already."""
+    rules: int = RULES
 
 
 class Journal(Protocol):
