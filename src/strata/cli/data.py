@@ -39,6 +39,9 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An option of the format, e.g. dtype=uint16.", metavar="NAME=VALUE"),
 ]
+Split = Annotated[
+    str | None, typer.Option("--split", help="Which split to read: train, train+test, or all.", metavar="NAME")
+]
 Processes = Annotated[int | None, typer.Option("--processes", min=1, help="Default: one for each core.")]
 Engine = Annotated[str, typer.Option("--engine", help="Where the work runs: local, or ray for a Ray cluster.")]
 CachePath = Annotated[str | None, typer.Option("--cache", help="The cache's directory; default DATA_CACHE_PATH.")]
@@ -50,6 +53,7 @@ def index(
     *,
     kind: Format = None,
     option: Options = None,
+    split: Split = None,
     cache: CachePath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,9 +65,10 @@ def index(
     from strata.data.files.addresses import open_source
     from strata.data.files.cache import open_cache
     from strata.data.rows.scan import choose_files, scan_files, store_index
+    from strata.data.rows.splits import select_split
 
     with _explained():
-        source, opened = open_source(url), open_cache(cache)
+        source, opened = select_split(open_source(url), split), open_cache(cache)
         chosen, files = choose_files(source, kind)
         with show_bytes(f"{len(files)} files", sum(info.size_bytes for info in files)) as on_bytes:
             made = scan_files(source, chosen, _parse(option), files, opened, on_bytes=on_bytes)
@@ -80,6 +85,7 @@ def inspect(
     *,
     kind: Format = None,
     option: Options = None,
+    split: Split = None,
     cache: CachePath = None,
     files: Annotated[bool, typer.Option("--files", help="Also list every file.")] = False,
     shard_size: Annotated[
@@ -89,7 +95,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a dataset contains: its format, rows, columns with types, files, and how random its orders are."""
-    rows = _open(url, kind, option, cache)
+    rows = _open(url, kind, option, split, cache)
     made = rows.index
     shuffle = _shuffle(rows, shard_size=shard_size, window_shards=window_shards)
     if as_json:
@@ -120,6 +126,7 @@ def preview(
     *,
     kind: Format = None,
     option: Options = None,
+    split: Split = None,
     cache: CachePath = None,
     count: Annotated[int, typer.Option("--rows", "-n", help="How many rows.", min=1)] = 10,
     start: Annotated[int, typer.Option("--start", help="The first row.", min=0)] = 0,
@@ -127,7 +134,7 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Show the first rows of a dataset as a table."""
-    rows = _open(url, kind, option, cache).keeping_nulls()
+    rows = _open(url, kind, option, split, cache).keeping_nulls()
     with _explained():
         names = columns.split(",") if columns else rows.names
         start = min(start, rows.num_rows)
@@ -147,6 +154,7 @@ def prepare(
     *,
     kind: Format = None,
     option: Options = None,
+    split: Split = None,
     cache: CachePath = None,
     columns: Annotated[str | None, typer.Option("--columns", help="Which columns, separated by commas.")] = None,
     rows_per_file: Annotated[
@@ -176,7 +184,7 @@ def prepare(
     from strata.data.prepare.rewrite import Plan
     from strata.data.prepare.rewrite import prepare as write
 
-    rows = _open(url, kind, option, cache, columns.split(",") if columns else None)
+    rows = _open(url, kind, option, split, cache, columns.split(",") if columns else None)
     with _explained():
         plan = Plan(
             rows_per_file=rows_per_file,
@@ -218,6 +226,7 @@ def tokenize(
     engine: Engine = "local",
     kind: Format = None,
     option: Options = None,
+    split: Split = None,
     cache: CachePath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -232,7 +241,7 @@ def tokenize(
     from strata.data.prepare.tokenizing import TokenizePlan
     from strata.data.prepare.tokenizing import tokenize as write
 
-    rows = _open(url, kind, option, cache)
+    rows = _open(url, kind, option, split, cache)
     started_s = time.monotonic()
     with _explained():
         plan = TokenizePlan(tokenizer=tokenizer, column=column, end=end, dtype=dtype, rows_per_file=rows_per_file)
@@ -250,12 +259,17 @@ def tokenize(
 
 # The readers need Arrow, which takes longer to import than `strata version` to run.
 def _open(
-    url: str, kind: str | None, option: list[str] | None, cache: str | None, columns: list[str] | None = None
+    url: str,
+    kind: str | None,
+    option: list[str] | None,
+    split: str | None,
+    cache: str | None,
+    columns: list[str] | None = None,
 ) -> DatasetRows:
     from strata.data.rows.row_sequence import open_rows
 
     with _explained():
-        return open_rows(url, format=kind, options=_parse(option), columns=columns, cache=cache)
+        return open_rows(url, format=kind, options=_parse(option), columns=columns, split=split, cache=cache)
 
 
 @contextmanager

@@ -302,6 +302,7 @@ def open_dataset(
         global_batch_size=batch_size * world_size if global_batch_size is None else global_batch_size,
         share=share,
         files=rows.fingerprint if isinstance(rows, DatasetRows) else "",
+        split=reading.get("split"),
         columns=None if columns is None else tuple(columns),
         on_error=on_error,
         nulls=reading.get("nulls", "mask"),

@@ -20,7 +20,7 @@ OnError = Literal["raise", "skip"]
 class Plan:
     """All that makes a loader of rows: equal plans over equal rows deliver equal batches.
 
-    ``files`` names what the numbers of samples mean, where they are rows of files.
+    ``files`` names what the numbers of samples mean, where they are rows of files; ``split`` says which files.
     """
 
     layout: ShardLayout
@@ -28,6 +28,7 @@ class Plan:
     global_batch_size: int
     share: Share
     files: str = ""
+    split: str | None = None
     columns: tuple[str, ...] | None = None
     on_error: OnError = "raise"
     nulls: Nulls = "mask"
@@ -60,6 +61,7 @@ class Plan:
         looks like, nor is ``on_error``: what one worker skips is counted as skipped, and another would fail.
         """
         decided: dict[str, Any] = {
+            "split": self.split,
             "order": str(self.layout.data_order),
             "total_samples": self.layout.total_samples,
             "shard_size": self.layout.shard_size,

@@ -41,7 +41,8 @@ class MixturePlan(Plan):
         """Return all that decides which worker gets which sample, as values that JSON can hold."""
         mixed = self.fingerprint()
         files = [source.pop("files") for source in mixed["datasets"]]
-        return super().agreement() | mixed | {"files": files}
+        splits = [source.split for source in self.sources]
+        return super().agreement() | mixed | {"files": files, "split": splits if any(splits) else None}
 
     def fingerprint(self) -> State:
         """Return what a saved position depends on, as values that JSON can hold."""
@@ -131,7 +132,8 @@ class Mixture(Dataset):
             data_order=DataOrder.GLOBAL,
         )
         plan = MixturePlan(
-            **{field.name: getattr(first, field.name) for field in fields(Plan)} | {"layout": layout, "files": ""},
+            **{field.name: getattr(first, field.name) for field in fields(Plan)}
+            | {"layout": layout, "files": "", "split": None},
             sources=tuple(dataset.plan for dataset in datasets),
             draws=Draws(seed, every, total),
             when_exhausted=when_exhausted,

@@ -24,6 +24,7 @@ class Reading(TypedDict, total=False):
 
     format: str | None
     options: Mapping[str, Any] | None
+    split: str | None
     index: Index | None
     storage: Storage | None
     cache: Cache | str | os.PathLike[str] | None
@@ -66,6 +67,7 @@ def _check_reading(reading: Mapping[str, Any]) -> None:
     kinds: dict[str, tuple[type | UnionType, str]] = {
         "format": (str, "the name of a format"),
         "options": (Mapping, "a dict of the format's options"),
+        "split": (str, "the name of a split, such as 'train'"),
         "index": (Index, "an Index"),
         "storage": (Storage, "a storage, such as open_storage() returns"),
         "cache": (str | os.PathLike | Cache, "a directory or a Cache"),

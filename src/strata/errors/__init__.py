@@ -78,6 +78,7 @@
     │   ├── DatasetExistsError
     │   ├── UnknownDataFormatError
     │   ├── MixedFormatsError
+    │   ├── SeveralSplitsError
     │   ├── SchemaMismatchError
     │   ├── CorruptFileError
     │   ├── StaleIndexError
@@ -181,6 +182,7 @@ from strata.errors.data import (
     MixedFormatsError,
     PositionMismatchError,
     SchemaMismatchError,
+    SeveralSplitsError,
     StaleIndexError,
     TransformProcessError,
     UnknownDataFormatError,
@@ -305,6 +307,7 @@ __all__ = [
     "RestoreTooLateError",
     "RewindError",
     "SchemaMismatchError",
+    "SeveralSplitsError",
     "ShardingError",
     "StaleGenerationError",
     "StaleIncarnationError",

@@ -70,6 +70,21 @@ class MixedFormatsError(DataError):
 
 
 @with_fields
+class SeveralSplitsError(DataError):
+    """The place holds several splits, such as training and test files; reading them as one would mix them."""
+
+    url: str
+    splits: list[str]
+
+    def message(self) -> str:
+        """Return the names of the splits, and how to choose one."""
+        return (
+            f"{shorten(self.url)}: it holds the splits {', '.join(self.splits)}; choose one, as in "
+            f"split={self.splits[0]!r} (--split {self.splits[0]}), or read them as one dataset with split='all'"
+        )
+
+
+@with_fields
 class SchemaMismatchError(DataError):
     """Two files of one dataset have different columns, so their rows do not fit together."""
 

@@ -23,6 +23,7 @@ from strata.data.rows.reader_pool import ReaderPool
 from strata.data.rows.scan import choose_files, load_index, open_file
 from strata.data.rows.schemas import check_columns
 from strata.data.rows.skips import SkippedRows
+from strata.data.rows.splits import select_split
 from strata.data.rows.typed_schema import TypedSchema
 
 if TYPE_CHECKING:
@@ -261,6 +262,7 @@ def open_rows(
     format: str | None = None,  # noqa: A002 - the word that users know
     options: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
+    split: str | None = None,
     index: Index | None = None,
     storage: Storage | None = None,
     cache: Cache | str | os.PathLike[str] | None = None,
@@ -270,14 +272,15 @@ def open_rows(
 ) -> DatasetRows:
     """Return the rows of a directory, a file, a pattern such as ``s3://bucket/data/*.parquet``, or a list of these.
 
-    The ``format`` is guessed from the files' endings, and ``options`` are those of the format. The index that
+    The ``format`` is guessed from the files' endings, and ``options`` are those of the format. Of a place with
+    several splits, ``split`` says which to read: one, several as ``"train+validation"``, or ``"all"``. The index that
     ``strata data index`` wrote is used if it is there, else the files are scanned now. With a ``storage``, ``url`` is a
     path in it. ``cache`` is a directory for remote and decompressed data; the settings name the default.
     ``nulls`` says what becomes of missing numbers: see :data:`strata.data.rows.column_types.Nulls`.
     With ``skip_bad``, files that cannot be understood are left out; ``left_out`` names them. One that an index knows,
     because it was good then, keeps its rows, and reading them fails.
     """
-    source = open_source(url, storage)
+    source = select_split(open_source(url, storage), split)
     opened = open_cache(cache)
     options = options if options is not None or index is None else index.options
     bad: dict[str, CorruptFileError] = {}

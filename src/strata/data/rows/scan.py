@@ -16,6 +16,7 @@ from strata.data.formats.registry import FORMATS, check_compression, codec_of, g
 from strata.data.rows.index import Index, index_name
 from strata.data.rows.partitions import partition_fields
 from strata.data.rows.schemas import SchemaMerge
+from strata.data.rows.splits import check_one_split
 from strata.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -54,6 +55,7 @@ def choose_files(source: Source, kind: str | None) -> tuple[str, Sequence[FileIn
         chosen = [info for info in files if guess_format(info.path) == kind] or files
     else:
         kind, chosen = _guess(source, files)
+    check_one_split(source, files, chosen)
     for info in chosen:
         check_compression(kind, info.path)
     return kind, chosen

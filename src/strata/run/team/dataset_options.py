@@ -16,7 +16,9 @@ OPTIONS_VERSION = 2
 
 def describe_options(dataset: Dataset, *, block_size: int) -> dict[str, Any]:
     """Return what is registered with a dataset, as values that JSON can hold."""
-    options = {"files": dataset.plan.files, **dataset.plan.agreement()}
+    decided = dataset.plan.agreement()
+    # Named before the files, which differ because the split does.
+    options = {"split": decided["split"], "files": dataset.plan.files, **decided}
     if dataset.plan.layout.is_global:
         options["block_size"] = block_size
     # No part of the dataset, and of no known number of rows; an audit names them.
