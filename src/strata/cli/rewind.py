@@ -86,7 +86,7 @@ def _not_running(settings: Settings) -> Iterator[None]:
     """Raise RewindError if someone works on the job; no launcher on this machine begins it within the block."""
     from strata.errors import RewindError
     from strata.run.job_folder import home_of
-    from strata.run.launch.claim import JobTakenError, LauncherRecord, StandaloneClaim
+    from strata.run.launch.group.claim import JobTakenError, LauncherRecord, StandaloneClaim
 
     if settings.coordinator_url is not None and (workers := _find_workers(settings.coordinator_url, settings.job_id)):
         names = ", ".join(workers[:5])

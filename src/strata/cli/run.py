@@ -72,9 +72,9 @@ def run_job(
 ) -> int:
     """Start workers, restart those that die, and exit with the job's exit code.
 
-    Every worker gets COORDINATOR_URL, JOB_ID, WORKER_ID, RANK, LOCAL_RANK, WORLD_SIZE and JOB_FOLDER. Ctrl-C asks all
-    of them to save and leave; a second one kills them. Exit codes: 0 finished, 143 preempted, 130 stopped by Ctrl-C,
-    else that of the first worker that failed.
+    Every worker gets COORDINATOR_URL, JOB_ID, WORKER_ID, JOB_FOLDER and the variables of torchrun, such as RANK and
+    MASTER_ADDR. Ctrl-C asks all of them to save and leave; a second one kills them. Exit codes: 0 finished, 143
+    preempted, 130 stopped by Ctrl-C, else that of the first worker that failed.
     """
     from strata.run.checkpoint_path import check_checkpoint_path, check_checkpoint_store
     from strata.run.job_folder import home_of

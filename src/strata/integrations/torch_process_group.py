@@ -7,15 +7,14 @@ changes, the process ends, its launcher starts it again, and the new processes m
 from __future__ import annotations
 
 import os
-import socket
 import time
-from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from strata.address import parse_endpoints, split_address
 from strata.errors import JobWaitingError, Reconfigure
+from strata.run.launch.group.addresses import find_own_address
 from strata.run.loop.run import Run
 
 TIMEOUT_S = 600.0
@@ -53,7 +52,8 @@ def init_process_group(run: Run, backend: str = "gloo", *, timeout_s: float = TI
 
 def _wait_for_round(run: Run, deadline_s: float) -> None:
     """Under torchrun, return when all workers of its round are in the job: a group of fewer would be of no use."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    # strata run sets torchrun's variables too, but it may start fewer workers than the job may have.
+    if "TORCHELASTIC_RUN_ID" not in os.environ or "JOB_FOLDER" in os.environ:
         return
     expected = int(os.environ["WORLD_SIZE"])
     while run.world_size != expected:
@@ -65,10 +65,5 @@ def _wait_for_round(run: Run, deadline_s: float) -> None:
 
 def _own_address() -> str:
     """Return the address by which the other machines reach this one: that of the way to the coordinator."""
-    host, port = split_address(parse_endpoints(os.environ.get("COORDINATOR_URL") or "127.0.0.1").first)
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: the kernel only chooses the interface.
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    host, _ = split_address(parse_endpoints(os.environ.get("COORDINATOR_URL") or "127.0.0.1").first)
+    return find_own_address(host)

@@ -20,7 +20,7 @@ from strata.client.unary import ask_audit
 from strata.demo.model import BATCH_SIZE, BLOCK_SIZE, apply_gradients, block_gradients, make_state
 from strata.demo.samples import make_dataset
 from strata.errors import RewindError
-from strata.run.launch.claim import LauncherRecord, StandaloneClaim
+from strata.run.launch.group.claim import LauncherRecord, StandaloneClaim
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.job import Worker
 from tests.testbed.waiting import wait_until

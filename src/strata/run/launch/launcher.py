@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import signal
 import time
@@ -19,8 +20,10 @@ from strata.client.unary import ask, ask_latest_checkpoint, configure_job
 from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
 from strata.run.exits import HUNG
 from strata.run.job_folder import JobFolder, make_folder
-from strata.run.launch.claim import RENEW_S, JobClaim, JobTakenError, LauncherRecord, StandaloneClaim
 from strata.run.launch.display import LIVE_S, PLAIN_S, Display
+from strata.run.launch.group.addresses import LOOPBACK, find_free_port
+from strata.run.launch.group.claim import RENEW_S, JobClaim, JobTakenError, LauncherRecord, StandaloneClaim
+from strata.run.launch.group.torch_variables import Place, Start, limits_threads, torch_variables
 from strata.run.launch.job_progress import read_progress
 from strata.run.launch.log_files import LogFile
 from strata.run.launch.plan import LaunchPlan, NodesMissingError, World
@@ -74,6 +77,7 @@ class Launcher:
         self._impatience = asyncio.Event()
         self._stopping = asyncio.Event()
         self._folder = JobFolder(plan.home)
+        self._start = Start(master_addr=LOOPBACK, master_port=find_free_port(set()))
 
     async def run(self) -> int:
         """Run the job and return its exit code: 0, that of the first cause, or 128 and the signal that ended it."""
@@ -133,6 +137,8 @@ class Launcher:
             await self._claim(url, record, stack)
         if not self._stopping.is_set():
             await self._configure(url)
+        if not self._stopping.is_set() and limits_threads(dict(os.environ), nproc=plan.nproc):
+            self._say("OMP_NUM_THREADS=1 for each worker, so that they do not compete for cores; set it to change that")
         return url
 
     async def _claim(self, url: str, record: LauncherRecord, stack: AsyncExitStack) -> None:
@@ -239,16 +245,28 @@ class Launcher:
         plan = self._plan
         rank = self._world.first_rank + local_rank
         worker_id = f"{plan.name}-{local_rank}"
+        place = Place(
+            rank=rank,
+            world_size=max(self._world.size, plan.least(self._world.size)),
+            local_rank=local_rank,
+            local_world_size=plan.nproc,
+            group_rank=plan.node_rank,
+            group_world_size=plan.nnodes,
+        )
+        variables = torch_variables(
+            place,
+            self._start,
+            run_id=plan.job_id,
+            max_restarts=plan.restarts.max_restarts,
+            inherited=dict(os.environ),
+        )
         environment = {
             "PYTHONUNBUFFERED": "1",
             "COORDINATOR_URL": url,
             "JOB_ID": plan.job_id,
             "WORKER_ID": worker_id,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local_rank),
-            "WORLD_SIZE": str(max(self._world.size, plan.least(self._world.size))),
-            "LOCAL_WORLD_SIZE": str(plan.nproc),
             "JOB_FOLDER": str(self._folder.path),
+            **variables,
             **plan.environment,
         }
         log_file = LogFile(self._folder.logs / f"rank-{rank}.log")

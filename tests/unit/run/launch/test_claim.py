@@ -14,8 +14,8 @@ import pytest
 from strata.client import unary
 from strata.client.unary import get_key, set_key
 from strata.cluster.replies import KeyValue
-from strata.run.launch import claim
-from strata.run.launch.claim import STALE_S, JobClaim, JobTakenError, LauncherRecord
+from strata.run.launch.group import claim
+from strata.run.launch.group.claim import STALE_S, JobClaim, JobTakenError, LauncherRecord
 from tests.testbed.coordinator import coordinator_thread
 
 KEY = "launcher/box"

@@ -1,0 +1,87 @@
+"""The variables of a worker are those that torchrun sets, with the same meaning."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from strata.run.launch.group.addresses import find_free_port, find_own_address, is_loopback
+from strata.run.launch.group.torch_variables import Place, Start, limits_threads, torch_variables
+
+PLACE = Place(rank=3, world_size=5, local_rank=1, local_world_size=2, group_rank=1, group_world_size=2)
+
+
+def variables(place: Place = PLACE, **inherited: str) -> dict[str, str]:
+    start = Start(master_addr="10.0.0.1", master_port=29400, restarts=2)
+    return torch_variables(place, start, run_id="llm", max_restarts=10, inherited=inherited)
+
+
+def test_a_worker_gets_every_variable_that_torch_documents() -> None:
+    assert variables() == {
+        "RANK": "3",
+        "WORLD_SIZE": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "5",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29400",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "10",
+        "TORCHELASTIC_RUN_ID": "llm",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.mark.part("torch")
+def test_no_variable_that_torchruns_own_agent_sets_is_missing() -> None:
+    from torch.distributed.elastic.agent.server import local_elastic_agent
+
+    source = inspect.getsource(local_elastic_agent.LocalElasticAgent._start_workers)
+    set_by_torchrun = set(re.findall(r'^\s+"([A-Z_]+)": ', source, re.MULTILINE))
+    assert len(set_by_torchrun) > 12
+    assert set_by_torchrun <= variables().keys()
+
+
+@pytest.mark.parametrize(
+    ("inherited", "nproc", "expected"), [({}, 1, False), ({}, 2, True), ({"OMP_NUM_THREADS": "8"}, 2, False)]
+)
+def test_threads_are_limited_where_several_workers_would_use_all_cores(
+    inherited: dict[str, str], nproc: int, expected: bool
+) -> None:
+    assert limits_threads(inherited, nproc=nproc) is expected
+    place = Place(rank=0, world_size=nproc, local_rank=0, local_world_size=nproc)
+    assert ("OMP_NUM_THREADS" in variables(place, **inherited)) is expected
+
+
+def test_what_the_user_says_about_nccl_counts() -> None:
+    assert variables(TORCH_NCCL_ASYNC_ERROR_HANDLING="3")["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+
+
+def test_a_port_is_never_given_twice() -> None:
+    used: set[int] = set()
+    for _ in range(50):
+        port = find_free_port(used)
+        assert port not in used
+        used.add(port)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("10.0.0.1", False), ("h", False)],
+)
+def test_an_address_of_this_machine_alone_is_known(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
+
+
+def test_without_a_way_the_address_is_of_this_machine_alone() -> None:
+    # The kernel lets nobody connect to the address of all.
+    assert find_own_address("255.255.255.255") == "127.0.0.1"
+    assert find_own_address("127.0.0.1") == "127.0.0.1"
