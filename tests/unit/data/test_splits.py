@@ -126,7 +126,7 @@ def test_a_split_that_is_not_there_is_an_error_that_names_those_that_are(tmp_pat
     with pytest.raises(ValueError, match="split is ''"):
         open_rows(str(tmp_path), split="")
     with pytest.raises(TypeError, match="split is 3"):
-        open_dataset(str(tmp_path), batch_size=1, split=3)  # type: ignore[arg-type]
+        open_dataset(str(tmp_path), batch_size=1, split=3)  # type: ignore[arg-type]  # on purpose
 
 
 def test_a_saved_datasetdict_is_several_splits_whatever_their_names(tmp_path: Path) -> None:
