@@ -27,6 +27,7 @@ from strata.errors import (
     ReplicasDivergedError,
     StorageError,
     StorageFullError,
+    SuspectCheckpointError,
     UnknownFormatError,
 )
 
@@ -92,7 +93,11 @@ class Engine:
     async def save(self, draft: Draft, image: StagedImage, progress: SaveProgress) -> Saved:
         """Save one part, and commit it if it is the only one."""
         with counted(self._in_use.saving, draft.step):
-            await self._writer.check_free(draft.step)
+            try:
+                await self._writer.check_free(draft.step)
+            except CheckpointExistsError:
+                if not await self._gives_way(draft.step, draft.generation):
+                    raise
             if self._rewinds is None:
                 await self.read_rewinds()
             if draft.part == 0:
@@ -158,7 +163,14 @@ class Engine:
         self, manifest: Manifest, parents: set[int | None], progress: SaveProgress
     ) -> tuple[CheckpointInfo, int | None]:
         progress.enter("committing")
-        self.catalog.remember(manifest, await self._writer.publish(manifest))
+        try:
+            size_bytes = await self._writer.publish(manifest)
+        except CheckpointExistsError:
+            if not await self._gives_way(manifest.step, manifest.generation):
+                raise
+            log.warning("step %d is saved again, in place of a suspect checkpoint", manifest.step)
+            size_bytes = await self._writer.publish(manifest, replaces=True)
+        self.catalog.remember(manifest, size_bytes)
         progress.enter("committed")
         named = [parent for parent in parents if parent is not None]
         if not all([await self._exists(layout.manifest_name(parent)) for parent in named]):
@@ -180,7 +192,8 @@ class Engine:
             same = manifest is None or [p.digest for p in committed.parts] == [p.digest for p in manifest.parts]
             if committed.generation == generation and same:
                 return self.catalog.describe(committed).info, None
-            raise CheckpointExistsError(step, path=f"{self.directory}/{layout.manifest_name(step)}")
+            if manifest is None or not await self._gives_way(step, generation):
+                raise CheckpointExistsError(step, path=f"{self.directory}/{layout.manifest_name(step)}")
         if manifest is None:
             raise IncompleteCheckpointError(step, f"no part of generation {generation} was saved")
         done = await self.publish(manifest, {report.parent for report in reports}, progress)
@@ -198,7 +211,7 @@ class Engine:
                 raise ReplicasDivergedError(
                     manifest.step, ranks=diverged.ranks, tensor=diverged.tensor, tensors=diverged.tensors
                 )
-            log.warning("step %d is committed, but its replicas are not the same: %s", manifest.step, diverged)
+            log.warning("step %d has replicas that are not the same: %s", manifest.step, diverged)
         try:
             return await self._publish(manifest, parents, progress)
         except _ParentGoneError:
@@ -234,30 +247,51 @@ class Engine:
         self._rewinds = await self.rewinder.read()
         return self._rewinds
 
-    async def load_newest(self, like: Any, only: Sequence[str]) -> Restored:
-        """Restore the newest step that is good."""
+    async def load_newest(self, like: Any, only: Sequence[str], *, allow_suspect: bool = False) -> Restored:
+        """Restore the newest step that is good, and a suspect one only if it is allowed or there is no other."""
         await self.read_rewinds()
         skipped: list[CheckpointError] = []
+        suspects: list[SuspectCheckpointError] = []
         for newest in reversed(await self.catalog.steps()):
             try:
-                return await self.load(newest, like, only, skipped)
+                return await self.load(newest, like, only, skipped, allow_suspect=allow_suspect)
+            except SuspectCheckpointError as error:
+                log.warning("%s; passing over it", error)
+                skipped.append(error)
+                suspects.append(error)
             except DamagedCheckpointError as error:
                 log.error("%s; falling back to an older checkpoint", error)  # noqa: TRY400 - the message says it all
                 skipped.append(error)
             except CheckpointNotFoundError:
                 continue  # deleted since it was listed
+        for suspect in suspects:
+            log.error("there is no checkpoint left that is not suspect; restoring step %d, which is", suspect.step)
+            try:
+                return await self.load(suspect.step, like, only, [error for error in skipped if error is not suspect])
+            except DamagedCheckpointError as error:
+                skipped.append(error)
         if skipped:
             raise skipped[0]
         raise CheckpointNotFoundError(None, path=self.directory)
 
     async def load(
-        self, step: int, like: Any, only: Sequence[str], skipped: Sequence[CheckpointError] = ()
+        self,
+        step: int,
+        like: Any,
+        only: Sequence[str],
+        skipped: Sequence[CheckpointError] = (),
+        *,
+        allow_suspect: bool = True,
     ) -> Restored:
         """Restore a step; ``skipped`` says why it is not a newer one."""
         with counted(self._in_use.reading, step):
             try:
                 manifest = await self.catalog.read(step)
                 self._check_line(manifest)
+                if (diverged := manifest.diverged) is not None and diverged.suspect and not allow_suspect:
+                    raise SuspectCheckpointError(
+                        step, ranks=diverged.ranks, tensor=diverged.tensor, tensors=diverged.tensors
+                    )
                 on_bytes = add_up(self._on_read, manifest.size_bytes)
                 reader = Reader(self.storage, self.directory, manifest, on_bytes, scratch=self._scratch)
                 data, unused = await restore(manifest, reader, like=like, only=only)
@@ -278,6 +312,7 @@ class Engine:
             job_id=manifest.job_id,
             unused=unused,
             rewinds=self._rewinds or (),
+            diverged=manifest.diverged,
         )
 
     async def _distrust_all(self) -> None:
@@ -315,6 +350,17 @@ class Engine:
         sizes = {info.path: info.size_bytes for info in await self.catalog.list_objects()}
         extents = [extent for part in manifest.parts for extent in part.extents]
         return all(extent.offset + extent.length <= sizes.get(extent.path, -1) for extent in extents)
+
+    async def _gives_way(self, step: int, generation: int) -> bool:
+        """Whether a step has a checkpoint that a save of this generation may replace: a suspect one.
+
+        A restart passes over it, and training comes to the same step again.
+        """
+        try:
+            committed = await self.catalog.read(step)
+        except (DamagedCheckpointError, CheckpointNotFoundError, UnknownFormatError):
+            return False
+        return committed.is_suspect and committed.generation <= generation
 
     async def _exists(self, name: str) -> bool:
         return await self.storage.exists(f"{self.directory}/{name}")

@@ -235,11 +235,13 @@ class CheckpointManager:
         like: Any = None,
         *,
         only: str | Sequence[str] = (),
+        allow_suspect: bool = False,
         timeout_s: float | None = None,
     ) -> Restored:
         """Restore a step, or the newest good one; every byte is checked against its digest.
 
-        With a coordinator and no step, it is the one that all workers of this generation restore.
+        With a coordinator and no step, it is the one that all workers of this generation restore. Without a step,
+        suspect checkpoints are passed over while there is another one, unless ``allow_suspect``.
 
         ``like`` gives structure, types, devices and slices, and its tensors are filled in place; after an error
         their values are undefined. ``only`` is a pattern, or several, of dotted paths.
@@ -248,20 +250,26 @@ class CheckpointManager:
         # It may be filled in place, while a lazy save still copies it.
         self._saver.wait_staged()
         what = "the restore" if step is None else f"the restore of step {step}"
-        return self._call(self._load(step, like, _patterns(only)), what, timeout_s)
+        return self._call(self._load(step, like, _patterns(only), allow_suspect=allow_suspect), what, timeout_s)
 
     async def load_async(
-        self, step: int | None = None, like: Any = None, *, only: str | Sequence[str] = ()
+        self,
+        step: int | None = None,
+        like: Any = None,
+        *,
+        only: str | Sequence[str] = (),
+        allow_suspect: bool = False,
     ) -> Restored:
         """As :meth:`load`, for an event loop."""
         step = None if step is None else _check_step(step)
         await asyncio.to_thread(self._saver.wait_staged)
-        return await asyncio.wrap_future(self._work.submit(self._load(step, like, _patterns(only))))
+        load = self._load(step, like, _patterns(only), allow_suspect=allow_suspect)
+        return await asyncio.wrap_future(self._work.submit(load))
 
-    async def _load(self, step: int | None, like: Any, only: tuple[str, ...]) -> Restored:
+    async def _load(self, step: int | None, like: Any, only: tuple[str, ...], *, allow_suspect: bool) -> Restored:
         if step is not None:
             return await self._engine.load(step, like, only)
-        return await self._commit.load(like, only)
+        return await self._commit.load(like, only, allow_suspect=allow_suspect)
 
     # Looking
 

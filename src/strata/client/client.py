@@ -221,9 +221,10 @@ class Client:
         """Make known what was deleted."""
         return self._background.submit(self._do(c.ForgetCheckpoints(job_id=self._job_id, steps=tuple(steps))))
 
-    def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
+    def find_restore_point(self, *, timeout_s: float, allow_suspect: bool = False) -> Future[int | None]:
         """Return the step that all workers of this generation go on from, or None for the beginning."""
-        return self._background.submit(self._driver.find_restore_point(timeout_s=timeout_s))
+        find = self._driver.find_restore_point(timeout_s=timeout_s, allow_suspect=allow_suspect)
+        return self._background.submit(find)
 
     def close(self, reason: str = "", *, cause: Cause = Cause.FINISHED) -> None:
         """Say goodbye and why, if the coordinator can hear it, and end the thread."""

@@ -182,14 +182,16 @@ class Driver:
         self._writer = writer
         self._do(self.protocol.serve_manifests(self._loop.time(), is_serving=writer is not None))
 
-    async def find_restore_point(self, *, timeout_s: float) -> int | None:
+    async def find_restore_point(self, *, timeout_s: float, allow_suspect: bool = False) -> int | None:
         """Return the step that the present generation goes on from; a commit that is about to happen is waited for."""
         changed: MembershipError | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        point = await self.ask(self.protocol.generation_command(c.AskRestorePoint))
+                        point = await self.ask(
+                            self.protocol.generation_command(c.AskRestorePoint, allow_suspect=allow_suspect)
+                        )
                     except MembershipError as error:
                         changed = error
                         await asyncio.sleep(RESTORE_AGAIN_S)

@@ -217,8 +217,11 @@ class RegisterDataset(JobCommand):
 class AskRestorePoint(GenerationCommand):
     """Ask from which checkpoint this generation goes on; all its workers get the same answer.
 
-    The first one to ask sets the ledger back to that checkpoint: what was reported after it is discarded.
+    The first one to ask sets the ledger back to that checkpoint: what was reported after it is discarded. Suspect
+    checkpoints are passed over while there are others, unless it says ``allow_suspect``.
     """
+
+    allow_suspect: bool = False
 
 
 @immutable(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ given up: once all parts are durable, any worker can write the manifest, so the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strata.cluster.commands import ConfirmCommit, ReportPart
@@ -57,6 +58,8 @@ class Rejected:
 
     reason: str
     until: int
+    suspect: CommitRecord | None = None
+    """The checkpoint itself, if it is only suspect: it is taken back if there is nothing better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class Commits:
     def latest(self) -> CommitRecord | None:
         """Return the newest committed checkpoint."""
         return self.committed[max(self.committed)] if self.committed else None
+
+    def find_restore_point(self, *, allow_suspect: bool = False) -> CommitRecord | None:
+        """Return the newest committed checkpoint; a suspect one only if that is allowed, or if all are."""
+        trusted = [step for step, record in self.committed.items() if allow_suspect or not record.is_suspect]
+        return self.committed[max(trusted)] if trusted else self.latest()
 
     def size_bytes(self) -> int:
         """Return the bytes of all parts that are committed or under way, as far as workers said."""
@@ -218,9 +226,33 @@ class Commits:
         self.rejected[step] = Rejected(reason, until)
         self._end_as_aborted(step, self._reports_of.pop(step, []), f"it was rejected: {reason}")
 
+    def pass_over(self, to_step: int, *, until: int) -> list[CommitRecord]:
+        """Take the suspect checkpoints after ``to_step`` out, so that their steps can be saved again; return them."""
+        gone = [record for step, record in sorted(self.committed.items()) if step > to_step]
+        for record in gone:
+            reason = f"it is suspect: {record.diverged}"
+            self.reject(record.step, reason, until=until)
+            self.rejected[record.step] = Rejected(reason, until, record)
+        return gone
+
+    def take_back(self) -> list[int]:
+        """Take suspect checkpoints that were passed over into the index again; return their steps."""
+        records = [each.suspect for each in self.rejected.values() if each.suspect is not None]
+        for record in records:
+            self.committed[record.step] = record
+            del self.rejected[record.step]
+        return sorted(record.step for record in records)
+
+    def drop_suspects(self, steps: Iterable[int]) -> None:
+        """Remember that storage has no suspect checkpoints of these steps any more."""
+        for step in list(steps):
+            if step in self.rejected:
+                self.rejected[step] = replace(self.rejected[step], suspect=None)
+
     def rewind(self, number: int, to_step: int, *, until: int) -> list[int]:
         """Take everything after ``to_step`` out, whatever became of it; return the steps."""
         self.rewinds = number
+        self.drop_suspects(step for step in self.rejected if step > to_step)
         gone = sorted(step for step in {*self.committed, *self.pending} if step > to_step)
         for step in gone:
             self.abort(step, "the job was rewound", even_writing=True)
@@ -242,6 +274,7 @@ class Commits:
     def forget(self, steps: tuple[int, ...]) -> list[int]:
         """Take checkpoints out of the index, but never the newest; return which."""
         latest = self.latest()
+        self.drop_suspects(steps)
         gone = [step for step in steps if step in self.committed and latest is not None and step != latest.step]
         for step in gone:
             self._drop(step)
@@ -263,7 +296,10 @@ class Commits:
             "committed": [_row(checkpoint) for _, checkpoint in sorted(self.committed.items())],
             "sizes": [[step, size] for step, size in sorted(self._sizes.items())],
             "reports_of": [[step, paths] for step, paths in sorted(self._reports_of.items())],
-            "rejected": [[step, each.reason, each.until] for step, each in sorted(self.rejected.items())],
+            "rejected": [
+                [step, each.reason, each.until, *([] if each.suspect is None else [_row(each.suspect)])]
+                for step, each in sorted(self.rejected.items())
+            ],
             "aborted": [[step, paths, reason] for step, (paths, reason) in sorted(self._aborted.items())],
             "rewinds": self.rewinds,
             "given_up": [[step, each.generation, each.reason] for step, each in sorted(self._given_up.items())],
@@ -288,7 +324,10 @@ class Commits:
             self.committed[row[0]] = _read_row(row)
         self._sizes = dict(record.get("sizes", []))
         self._reports_of = dict(record["reports_of"])
-        self.rejected = {step: Rejected(reason, until) for step, reason, until in record["rejected"]}
+        self.rejected = {
+            step: Rejected(reason, until, *map(_read_row, suspect))
+            for step, reason, until, *suspect in record["rejected"]
+        }
         self._aborted = {step: (paths, reason) for step, paths, reason in record["aborted"]}
         self.rewinds = record.get("rewinds", 0)
         self._given_up = {step: GivenUp(generation, reason) for step, generation, reason in record["given_up"]}
@@ -315,12 +354,13 @@ def _row(checkpoint: CommitRecord) -> list[Any]:
     diverged = checkpoint.diverged
     if diverged is None:
         return list(checkpoint[:4])
-    return [*checkpoint[:4], [list(diverged.ranks), diverged.tensor, diverged.tensors]]
+    suspect = [True] if diverged.suspect else []
+    return [*checkpoint[:4], [list(diverged.ranks), diverged.tensor, diverged.tensors, *suspect]]
 
 
 def _read_row(row: list[Any]) -> CommitRecord:
     step, epoch, manifest, cursors, *more = row
-    diverged = [Divergence(tuple(ranks), tensor, tensors) for ranks, tensor, tensors in more]
+    diverged = [Divergence(tuple(ranks), *rest) for ranks, *rest in more]
     return CommitRecord(step, epoch, manifest, cursors, *diverged)
 
 

@@ -49,12 +49,24 @@ class JobCheckpoints(ABC):
                 # All its parts are durable, so it will be committed. To go on from before it would leave it behind as
                 # the newest step of a history that nobody continues.
                 raise CommitPendingError(self.job_id, max(writing))
-            latest = self.commits.latest()
-            self.ledger.roll_back("[]" if latest is None else latest.cursors)
-            self._restored = (None if latest is None else latest.step,)
-            self._say(now_s, None, "rolled back", "to the beginning" if latest is None else f"to step {latest.step}")
+            point = self._choose_restore_point(now_s, allow_suspect=command.allow_suspect)
+            self.ledger.roll_back("[]" if point is None else point.cursors)
+            self._restored = (None if point is None else point.step,)
+            self._say(now_s, None, "rolled back", "to the beginning" if point is None else f"to step {point.step}")
         (step,) = self._restored
         return RestorePoint(checkpoint=None if step is None else self.commits.committed[step]), []
+
+    def _choose_restore_point(self, now_s: float, *, allow_suspect: bool) -> CommitRecord | None:
+        """Return where to go on. Suspect checkpoints that are passed over do not hinder saves of their steps."""
+        point = self.commits.find_restore_point(allow_suspect=allow_suspect)
+        if point is None:
+            return None
+        for record in self.commits.pass_over(point.step, until=self.membership.generation):
+            self._say(now_s, None, "checkpoint passed over", f"step {record.step} is suspect: {record.diverged}")
+        if point.is_suspect:
+            why = "a worker allowed it" if allow_suspect else "there is no other one"
+            self._say(now_s, None, "suspect checkpoint restored", f"step {point.step}, because {why}")
+        return point
 
     def report_part(self, command: c.ReportPart, now_s: float) -> Answer:
         """Note that a part is durable; with the last one, have the manifest written."""
@@ -145,7 +157,7 @@ class JobCheckpoints(ABC):
         self._check(command)
         if self._restored != (command.step,):
             return Done(), []  # nobody goes on from it
-        if len(self.commits.committed) == 1:
+        if len(self.commits.committed) == 1 and not self.commits.take_back():
             raise LastCheckpointError(self.job_id, command.step)
         self.membership.begin_anew()
         self.commits.reject(command.step, command.reason, until=self.membership.generation)
@@ -206,6 +218,7 @@ class JobCheckpoints(ABC):
 
     def _forget_even_newest(self, command: c.ForgetCheckpoints, now_s: float) -> list[Effect]:
         """Take checkpoints out of the index because an operator says so; whoever goes on from one restores again."""
+        self.commits.drop_suspects(command.steps)
         for step in self.commits.committed.keys() & set(command.steps):
             self.commits.reject(step, "removed by an operator", until=self.membership.generation + 1)
             self._say(now_s, None, "checkpoint removed", f"step {step}, by an operator")
@@ -278,6 +291,9 @@ class JobCheckpoints(ABC):
             self._say(now_s, None, "quota warning", warning)
         if checkpoint.diverged is not None:
             self._say(now_s, None, "replicas diverged", f"step {checkpoint.step}: {checkpoint.diverged}")
+        if checkpoint.is_suspect:
+            reason = f"step {checkpoint.step}: a restart goes on from an older one, if there is one that is not suspect"
+            self._say(now_s, None, "checkpoint suspect", reason)
         to = self.membership.ids()
         return [CheckpointCommitted(job_id=self.job_id, to=to, step=checkpoint.step, manifest=checkpoint.manifest)]
 

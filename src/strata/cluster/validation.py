@@ -283,6 +283,7 @@ FIELDS: dict[str, Check] = {
     "state": _anything,
     "data_order": _anything,
     "shuffle": _anything,
+    "allow_suspect": _anything,
     "even_newest": _anything,
     "is_passed_over": _anything,
     "is_over": _anything,

@@ -47,18 +47,23 @@ class PartReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Which ranks held other values than most in tensors that should be the same on all, and the first such tensor."""
+    """Which ranks held other values than most in tensors that should be the same on all, and the first such tensor.
+
+    A ``suspect`` checkpoint has values that the majority did not hold, or there was no majority.
+    """
 
     ranks: tuple[int, ...]
     tensor: str
     tensors: int
+    suspect: bool = False
 
     def __str__(self) -> str:
         ranks = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks[:SHOWN_RANKS]))}"
         if len(self.ranks) > SHOWN_RANKS:
             ranks += f" and {len(self.ranks) - SHOWN_RANKS} more"
         more = f" and {self.tensors - 1} more" if self.tensors > 1 else ""
-        return f"{ranks} held other values of {self.tensor}{more}"
+        suspect = "; suspect: what was saved is not what a majority held" if self.suspect else ""
+        return f"{ranks} held other values of {self.tensor}{more}{suspect}"
 
     def shorten(self) -> Divergence:
         """The same as a command may carry it: a name of a tensor is the user's, and may be anything."""
@@ -78,6 +83,11 @@ class CommitRecord(NamedTuple):
     manifest: str
     cursors: str
     diverged: Divergence | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it has values that a majority of the ranks did not hold."""
+        return self.diverged is not None and self.diverged.suspect
 
 
 class RankInfo(NamedTuple):

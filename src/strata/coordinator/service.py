@@ -186,12 +186,12 @@ class CoordinatorService(stubs.CoordinatorServicer):
         return answer
 
     async def GetLatestCheckpoint(self, request: pb.GetLatestCheckpoint, context: Context) -> pb.RestorePoint:
-        """Return the newest committed checkpoint."""
+        """Return the newest committed checkpoint that is not suspect, or the newest if all are."""
         job_id = await self._job(request.job_id, context)
 
         def find(cluster: Cluster) -> pb.RestorePoint:
             reply = pb.RestorePoint()
-            latest = cluster.job(job_id).commits.latest()
+            latest = cluster.job(job_id).commits.find_restore_point()
             if latest is not None:
                 codec.fill(reply.checkpoint, latest)
             return reply

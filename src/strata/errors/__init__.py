@@ -9,6 +9,7 @@
     │   ├── RewindError (and ValueError)
     │   ├── UnfinishedRewindError
     │   ├── DamagedCheckpointError
+    │   ├── SuspectCheckpointError
     │   ├── UnknownFormatError
     │   ├── ForeignFormatError
     │   ├── StateMismatchError
@@ -133,6 +134,7 @@ from strata.errors.checkpoint import (
     RewindError,
     StateChangedError,
     StateMismatchError,
+    SuspectCheckpointError,
     UnchangedStateWarning,
     UnfinishedRewindError,
     UnknownFormatError,
@@ -321,6 +323,7 @@ __all__ = [
     "StorageUnavailableError",
     "StrataError",
     "StrataWarning",
+    "SuspectCheckpointError",
     "TenantBusyError",
     "TenantExistsError",
     "TokenExistsError",

@@ -121,6 +121,28 @@ class DamagedCheckpointError(CheckpointError):
 
 
 @with_fields
+class SuspectCheckpointError(CheckpointError):
+    """Replicas differed, and what was saved is not what a majority of the ranks held; an older one is restored."""
+
+    step: int
+    _: KW_ONLY
+    ranks: Collection[int]
+    tensor: str
+    tensors: int = 1
+
+    def __post_init__(self) -> None:
+        self.ranks = list(self.ranks)
+        super().__post_init__()
+
+    def message(self) -> str:
+        """Return which ranks differ from the others, and how to load it all the same."""
+        return (
+            f"step {self.step} is suspect: {_describe_divergence(self.ranks, self.tensor, self.tensors)}; "
+            f"load(step={self.step}) or allow_suspect=True restores it all the same"
+        )
+
+
+@with_fields
 class UnknownFormatError(CheckpointError):
     """The manifest has a version or kind that this version of Strata cannot read."""
 

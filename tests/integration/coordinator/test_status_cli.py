@@ -107,7 +107,7 @@ def test_status_names_a_checkpoint_that_cannot_be_restored(coordinator: Coordina
         assert worker.step_number == 3
         shown = run("status", "--coordinator", coordinator.url).stdout
         events = run("events", "--coordinator", coordinator.url, "--job", "default").stdout
-    assert "checkpoint step 4 cannot be restored: step 4 is damaged" in shown
+    assert "checkpoint step 4 is not restored: step 4 is damaged" in shown
     assert "default w  checkpoint rejected: step 4: step 4 is damaged" in events
 
 

@@ -82,7 +82,7 @@ class Coordinator:
         self.adopted = [record.step for record in records]
         return done()
 
-    def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
+    def find_restore_point(self, *, timeout_s: float, allow_suspect: bool) -> Future[int | None]:
         return done(max(self.adopted, default=None))
 
     def forget_checkpoints(self, _steps: Sequence[int]) -> Future[None]:

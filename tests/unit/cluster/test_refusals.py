@@ -41,6 +41,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "data_order": st.sampled_from(DataOrder),
     "cause": st.sampled_from(list(c.Cause)),
     "shuffle": st.booleans(),
+    "allow_suspect": st.booleans(),
     "even_newest": st.booleans(),
     "is_passed_over": st.booleans(),
     "is_over": st.booleans(),

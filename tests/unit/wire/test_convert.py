@@ -28,7 +28,7 @@ SECONDS = st.floats(allow_nan=False)
 SAVES = st.builds(SaveNote, NUMBERS, *([SECONDS] * 4), NUMBERS, st.booleans(), st.booleans())
 ACCOUNTS = st.builds(WorkerAccount, *([SECONDS] * 8), *([NUMBERS] * 5), st.lists(SAVES, max_size=2).map(tuple))
 REPORTS = st.builds(PartReport, NAMES, NUMBERS, NAMES)
-DIVERGED = st.none() | st.builds(Divergence, st.lists(NUMBERS, max_size=3).map(tuple), NAMES, NUMBERS)
+DIVERGED = st.none() | st.builds(Divergence, st.lists(NUMBERS, max_size=3).map(tuple), NAMES, NUMBERS, st.booleans())
 BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "state": st.sampled_from(WorkerState),
     "data_order": st.sampled_from(DataOrder),
@@ -43,6 +43,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "payload": st.none() | st.binary(max_size=5),
     "resources": st.dictionaries(NAMES, st.floats(allow_nan=False), max_size=3),
     "shuffle": st.booleans(),
+    "allow_suspect": st.booleans(),
     "even_newest": st.booleans(),
     "is_passed_over": st.booleans(),
     "is_over": st.booleans(),

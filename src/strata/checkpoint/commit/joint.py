@@ -145,7 +145,7 @@ class JointCommit:
         """Begin to delete reports, and what retention does not keep any more; from any thread."""
         self._work.serve(self._clean_up(wanted))
 
-    async def load(self, like: Any, only: Sequence[str]) -> Restored:
+    async def load(self, like: Any, only: Sequence[str], *, allow_suspect: bool) -> Restored:
         """Restore the step that all workers of the present generation do; if it cannot be, all go back further."""
         try:
             await asyncio.wrap_future(self._adopting)
@@ -154,7 +154,8 @@ class JointCommit:
             await self._adopt()
         skipped: list[CheckpointError] = []
         while True:
-            step = await asyncio.wrap_future(self._coordinator.find_restore_point(timeout_s=RESTORE_WAIT_S))
+            asking = self._coordinator.find_restore_point(timeout_s=RESTORE_WAIT_S, allow_suspect=allow_suspect)
+            step = await asyncio.wrap_future(asking)
             if step is None:
                 raise CheckpointNotFoundError(None, path=self._engine.directory)
             # All workers read them in this generation; whoever read others saves parts that do not fit.
@@ -225,11 +226,16 @@ class JointCommit:
         return self._record(manifest)
 
     async def _find_committed(self, wanted: ManifestWanted) -> CommitRecord | None:
-        """Return the commit that is already there, if it is this one; raise if it is another one."""
+        """Return the commit that is already there, if it is this one; raise if it is another one.
+
+        A suspect one of an older generation was passed over, and is replaced.
+        """
         if not await self._engine.is_committed(wanted.step):
             return None
         committed = await self._engine.catalog.read(wanted.step)
         reported = [(report.size_bytes, report.digest) for report in wanted.reports]
+        if committed.is_suspect and committed.generation < wanted.generation:
+            return None
         if committed.generation != wanted.generation or reported != [_brief(part) for part in committed.parts]:
             raise CheckpointExistsError(wanted.step, path=self._path(wanted.step))
         return self._record(committed)

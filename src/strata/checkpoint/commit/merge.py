@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from strata.checkpoint.commit.majority import Block, Replicas, compare_replicas
 from strata.checkpoint.format.kinds import SEQUENCES
-from strata.checkpoint.format.manifest import CopyRecord, Manifest, StoredSlice, StoredTensor
+from strata.checkpoint.format.manifest import Manifest, StoredSlice, StoredTensor
 from strata.checkpoint.format.manifest_reader import overlap
 from strata.checkpoint.format.tree import Node, Path, show_path, unique_name
 from strata.cluster.values import Divergence
@@ -33,18 +34,19 @@ def merge_reports(reports: Sequence[Manifest]) -> Manifest:
     for part, report in enumerate(reports[1:], start=1):
         structure = merging.unite(structure, merging.label(report.structure, part), ())
     structure = merging.finish(structure, ())
+    tensors, diverged = merging.put_together()
     return replace(
         first,
         created_s=max(report.created_s for report in reports),
         parts=tuple(record for report in reports for record in report.parts),
-        tensors=merging.tensors,
+        tensors=tensors,
         structure=structure,
         metadata=_united([report.metadata for report in reports]),
         cursors=_united([report.cursors for report in reports]),
         parent=max((report.parent for report in reports if report.parent is not None), default=None),
         deltas=max(report.deltas for report in reports),
         copies=(),
-        diverged=merging.describe_divergence(),
+        diverged=diverged,
     )
 
 
@@ -56,24 +58,34 @@ def _united(mappings: Sequence[dict[str, Any]]) -> dict[str, Any]:
 @dataclass(slots=True)
 class _Merging:
     reports: Sequence[Manifest]
-    tensors: dict[str, StoredTensor] = field(default_factory=dict)
-    copies: list[dict[str, list[CopyRecord]]] = field(default_factory=list)
-    # By the path of a tensor, the parts that hold other values of it than most.
-    diverged: dict[str, set[int]] = field(default_factory=dict)
+    # By the name of a tensor in the manifest, its path, and the parts that have it with its name in their reports.
+    sources: dict[str, tuple[Path, list[tuple[int, str]]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for report in self.reports:
-            found: dict[str, list[CopyRecord]] = {}
-            for record in report.copies:
-                found.setdefault(record.name, []).append(record)
-            self.copies.append(found)
+    def put_together(self) -> tuple[dict[str, StoredTensor], Divergence | None]:
+        """Return every tensor with its slices, and how replicas differ, once all tensors are named."""
+        replicas = compare_replicas(self._collect_digests())
+        tensors: dict[str, StoredTensor] = {}
+        is_suspect = False
+        for name in self.sources:
+            tensors[name] = tensor = self._whole(name, replicas)
+            is_suspect |= not all(replicas.is_right(name, stored) for stored in tensor.slices)
+        if not replicas.differing:
+            return tensors, None
+        first = next(name for name in tensors if name in replicas.differing)
+        ranks = tuple(sorted(replicas.outside))
+        return tensors, Divergence(ranks, first, len(replicas.differing), suspect=is_suspect)
 
-    def describe_divergence(self) -> Divergence | None:
-        """Say which parts differ, once all tensors were put together."""
-        if not self.diverged:
-            return None
-        ranks = tuple(sorted(set().union(*self.diverged.values())))
-        return Divergence(ranks, next(iter(self.diverged)), len(self.diverged))
+    def _collect_digests(self) -> dict[Block, dict[int, bytes]]:
+        """Return what parts say of the blocks that several of them hold."""
+        names = {source: name for name, (_, sources) in self.sources.items() for source in sources}
+        found: dict[Block, dict[int, bytes]] = {}
+        for part, report in enumerate(self.reports):
+            for copy in report.copies:
+                # A record of a tensor that the part does not have says nothing.
+                if (part, copy.name) in names:
+                    block = Block(names[part, copy.name], copy.start, copy.shape)
+                    found.setdefault(block, {})[part] = copy.digest
+        return {block: by_part for block, by_part in found.items() if len(by_part) > 1}
 
     def label(self, node: Node, part: int) -> Node:
         """Say of every tensor which part it is of: two parts may call different tensors the same."""
@@ -113,12 +125,12 @@ class _Merging:
         return united + [[key, node] for (_, key), node in others.items()]
 
     def finish(self, node: Node, path: Path) -> Node:
-        """Name every tensor once more, and put its slices together."""
+        """Name every tensor once more."""
         if not isinstance(node, dict):
             return node
         if "tensor" in node:
-            name = unique_name(path, self.tensors)
-            self.tensors[name] = self._whole(node["tensor"], path)
+            name = unique_name(path, self.sources)
+            self.sources[name] = path, node["tensor"]
             return {"tensor": name, "as": node["as"]}
         if "dict" in node:
             return {**node, "dict": [[key, self.finish(child, (*path, key))] for key, child in node["dict"]]}
@@ -129,18 +141,21 @@ class _Merging:
             for tag, children in node.items()
         }
 
-    def _whole(self, sources: list[tuple[int, str]], path: Path) -> StoredTensor:
+    def _whole(self, name: str, replicas: Replicas) -> StoredTensor:
+        path, sources = self.sources[name]
         step = self.reports[0].step
-        pieces = [(part, self.reports[part].tensors[name]) for part, name in sources]
+        pieces = [(part, self.reports[part].tensors[source]) for part, source in sources]
         dtype, shape = pieces[0][1].dtype, pieces[0][1].shape
         if any((tensor.dtype, tensor.shape) != (dtype, shape) for _, tensor in pieces):
             raise ConflictingPartsError(step, show_path(path), "two parts have it with different types or shapes")
         slices: dict[tuple[tuple[int, ...], tuple[int, ...]], StoredSlice] = {}
         for part, tensor in pieces:
             for stored in tensor.slices:
-                # What several workers have in common is read from the first of them.
-                slices.setdefault((stored.start, stored.shape), replace(stored, part=part))
-        self._compare(sources, path)
+                candidate = replace(stored, part=part)
+                # What several workers wrote is read from the first of them that is in the majority.
+                known = slices.setdefault((stored.start, stored.shape), candidate)
+                if not replicas.is_right(name, known) and replicas.is_right(name, candidate):
+                    slices[stored.start, stored.shape] = candidate
         covered = sum(math.prod(stored.shape) for stored in slices.values())
         if covered != math.prod(shape):
             problem = f"its slices make up {covered} of {math.prod(shape)} elements"
@@ -149,18 +164,6 @@ class _Merging:
             # As many elements as the tensor has, and some of them twice: then others are missing.
             raise ConflictingPartsError(step, show_path(path), "its slices overlap, so that they leave a hole")
         return StoredTensor(dtype, shape, tuple(slices.values()))
-
-    def _compare(self, sources: list[tuple[int, str]], path: Path) -> None:
-        """Compare what parts say of blocks that they all hold; most of them are taken to be right."""
-        blocks: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[bytes, list[int]]] = {}
-        for part, name in sources:
-            for record in self.copies[part].get(name, ()):
-                blocks.setdefault((record.start, record.shape), {}).setdefault(record.digest, []).append(part)
-        for holders in blocks.values():
-            if len(holders) > 1:
-                usual = max(holders.values(), key=lambda parts: (len(parts), -parts[0]))
-                others = {part for parts in holders.values() if parts is not usual for part in parts}
-                self.diverged.setdefault(show_path(path), set()).update(others)
 
 
 _ABSENT = object()

@@ -66,8 +66,8 @@ class Commit(Protocol):
         """Commit a step whose parts were saved one by one."""
         ...
 
-    async def load(self, like: Any, only: Sequence[str]) -> Restored:
-        """Restore the newest checkpoint that can be restored."""
+    async def load(self, like: Any, only: Sequence[str], *, allow_suspect: bool) -> Restored:
+        """Restore the newest checkpoint that can be restored, and a suspect one only if allowed or the last."""
         ...
 
     async def forget(self, steps: list[int]) -> None:
@@ -148,6 +148,9 @@ class CommitCoordinator(Protocol):
         """Make known what was deleted."""
         ...
 
-    def find_restore_point(self, *, timeout_s: float) -> Future[int | None]:
-        """Return the step that all workers of this generation go on from, or None for the beginning."""
+    def find_restore_point(self, *, timeout_s: float, allow_suspect: bool) -> Future[int | None]:
+        """Return the step that all workers of this generation go on from, or None for the beginning.
+
+        The first worker to ask decides whether it may be a suspect one though there are others.
+        """
         ...

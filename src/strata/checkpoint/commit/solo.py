@@ -51,9 +51,9 @@ class SoloCommit:
         self._work.track(self._prune(progress))
         return info
 
-    async def load(self, like: Any, only: Sequence[str]) -> Restored:
+    async def load(self, like: Any, only: Sequence[str], *, allow_suspect: bool) -> Restored:
         """Restore the newest step that is good."""
-        return await self._engine.load_newest(like, only)
+        return await self._engine.load_newest(like, only, allow_suspect=allow_suspect)
 
     async def forget(self, steps: list[int]) -> None:
         """Do nothing: nobody else keeps a list."""

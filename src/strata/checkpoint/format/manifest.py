@@ -106,6 +106,11 @@ class Manifest:
         return isinstance(self.structure, dict) and "opaque" in self.structure
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether it has values that the majority of the ranks did not hold."""
+        return self.diverged is not None and self.diverged.suspect
+
+    @property
     def size_bytes(self) -> int:
         """The size of the whole state, whoever holds its bytes."""
         return sum(part.size_bytes for part in self.parts)
@@ -170,6 +175,8 @@ def _encode_rest(manifest: Manifest) -> dict[str, Any]:
         found["copies"] = [[each.name, each.start, each.shape, each.digest.hex()] for each in manifest.copies]
     if (diverged := manifest.diverged) is not None:
         found["diverged"] = {"ranks": diverged.ranks, "tensor": diverged.tensor, "tensors": diverged.tensors}
+        if diverged.suspect:
+            found["diverged"]["suspect"] = True
     if manifest.rewinds:
         found["rewinds"] = [each.to_json() for each in manifest.rewinds]
     return found

@@ -159,7 +159,10 @@ def _read_divergence(found: dict[str, Any] | None) -> Divergence | None:
     if found is None:
         return None
     ranks = tuple(map(_count, _list(found["ranks"])))
-    return Divergence(ranks, _text(found["tensor"]), _count(found["tensors"]))
+    suspect = found.get("suspect", False)
+    if type(suspect) is not bool:
+        raise TypeError(f"suspect is {suspect!r:.40}, which is no boolean")
+    return Divergence(ranks, _text(found["tensor"]), _count(found["tensors"]), suspect)
 
 
 def _read_part(part: dict[str, Any]) -> PartRecord:

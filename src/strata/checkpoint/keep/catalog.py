@@ -167,6 +167,7 @@ class Catalog:
             metadata=manifest.metadata,
             objects=frozenset(manifest.objects()),
             size_bytes=manifest.size_bytes,
+            suspect=manifest.is_suspect,
         )
         return Entry(info, facts)
 

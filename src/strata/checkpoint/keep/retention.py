@@ -38,8 +38,9 @@ class RetentionPolicy:
     """What is kept: the newest ``keep_count``, every step that is a multiple of ``keep_every``, the best by metric.
 
     ``keep_count=None`` keeps all. Whatever is older than ``ttl_s`` goes all the same. Pinned checkpoints, those that
-    are being read, the newest step and the one that was committed last are always kept. What dead saves left is swept
-    after ``grace_s``; of what is younger, the oldest goes when there is more than ``debris_bytes``.
+    are being read, the newest step and the one that was committed last are always kept, and so are the newest and the
+    last of those that are not suspect. What dead saves left is swept after ``grace_s``; of what is younger, the oldest
+    goes when there is more than ``debris_bytes``.
     """
 
     keep_count: int | None = KEEP_COUNT
@@ -70,6 +71,7 @@ class Facts:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     objects: frozenset[str] = frozenset()
     size_bytes: int = 0
+    suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,12 @@ def decide(
     if not ordered:
         return []
     newest = ordered[-1].step
-    last_committed = max(ordered, key=lambda each: (each.created_s, each.step)).step
+    last_committed = _last_committed(ordered)
     counted = {each.step for each in (ordered if policy.keep_count is None else ordered[-policy.keep_count :])}
     best = _best_steps(ordered, policy.best)
+    # A restart passes over the suspect ones, however many there are.
+    trusted = [each for each in ordered if not each.suspect]
+    restorable = {_last_committed(trusted), trusted[-1].step} if trusted else set()
 
     def judge(each: Facts) -> Verdict:
         if each.step == newest:
@@ -99,6 +104,8 @@ def decide(
         # After a restart from an older step, what is saved next is not the newest step, and yet what counts.
         if each.step == last_committed:
             return Verdict(each.step, keep=True, reason="it was committed last")
+        if each.step in restorable:
+            return Verdict(each.step, keep=True, reason="it is the newest that is not suspect")
         if each.pinned:
             return Verdict(each.step, keep=True, reason="it is pinned")
         if each.step in in_use:
@@ -114,6 +121,10 @@ def decide(
         return Verdict(each.step, keep=False, reason=f"there are {policy.keep_count} newer ones")
 
     return [judge(each) for each in ordered]
+
+
+def _last_committed(facts: Iterable[Facts]) -> int:
+    return max(facts, key=lambda each: (each.created_s, each.step)).step
 
 
 def _best_steps(ordered: list[Facts], best: Best | None) -> set[int]:

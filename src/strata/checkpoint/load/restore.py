@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from strata.checkpoint.format.manifest import Manifest
     from strata.checkpoint.format.rewind_record import Rewind
+    from strata.cluster.values import Divergence
     from strata.errors import CheckpointError
 
 # Strided blocks are read and copied in batches, so that loading another slicing needs this much memory and no more.
@@ -30,7 +31,8 @@ class Restored:
     """A state as it was saved, and what was said about it. ``skipped`` says which newer ones could not be.
 
     ``unused`` are the paths of what the checkpoint has and ``like`` did not ask for. ``rewinds`` are those of the job
-    until now: they say which batches it passes over.
+    until now: they say which batches it passes over. ``diverged`` says which ranks held other values than most when it
+    was saved, and whether it is suspect.
     """
 
     data: Any
@@ -43,6 +45,7 @@ class Restored:
     job_id: str = ""
     unused: list[str] = field(default_factory=list)
     rewinds: tuple[Rewind, ...] = ()
+    diverged: Divergence | None = None
 
 
 async def restore(

@@ -90,10 +90,16 @@ class Writer:
             digests.exception()
         return digests.result()
 
-    async def publish(self, manifest: Manifest) -> int:
-        """Commit: when this returns, the checkpoint exists, and before, it did not. Return the manifest's size."""
+    async def publish(self, manifest: Manifest, *, replaces: bool = False) -> int:
+        """Commit: when this returns, the checkpoint exists, and before, it did not. Return the manifest's size.
+
+        With ``replaces`` it takes the place of the one that is there.
+        """
         path = self._full(layout.manifest_name(manifest.step))
         data = await asyncio.to_thread(_encode_checked, manifest)
+        if replaces:
+            await self._storage.write(path, data)
+            return len(data)
         try:
             await self._storage.write_new(path, data)
         except ObjectExistsError as error:

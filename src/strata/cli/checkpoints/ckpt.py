@@ -257,6 +257,7 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
         "metadata": manifest.metadata,
         "cursors": manifest.cursors,
         "diverged": None if manifest.diverged is None else str(manifest.diverged),
+        "suspect": manifest.is_suspect,
         "rewinds": [str(each) for each in manifest.rewinds],
         "tensors": {
             name: {"dtype": each.dtype, "shape": list(each.shape), "slices": len(each.slices)}

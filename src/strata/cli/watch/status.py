@@ -148,7 +148,7 @@ def _lines(job: pb.JobStatus) -> Iterator[str]:
         yield f"checkpoint step {checkpoint.step}, epoch {checkpoint.epoch}: {checkpoint.manifest}"
     yield from map(describe_divergence, (each for each in job.checkpoints if each.HasField("diverged")))
     for rejected in job.rejected:
-        yield f"checkpoint step {rejected.step} cannot be restored: {rejected.reason}"
+        yield f"checkpoint step {rejected.step} is not restored: {rejected.reason}"
 
 
 def describe_divergence(checkpoint: pb.CommitRecord) -> str:

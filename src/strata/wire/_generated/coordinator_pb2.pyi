@@ -460,16 +460,18 @@ class RegisterDataset(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., data_order: _Optional[str] = ..., window_shards: _Optional[int] = ...) -> None: ...
 
 class AskRestorePoint(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "allow_suspect")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_SUSPECT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: str
     generation: int
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    allow_suspect: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., allow_suspect: _Optional[bool] = ...) -> None: ...
 
 class AssignShards(_message.Message):
     __slots__ = ("job_id", "dataset_id")
@@ -1162,14 +1164,16 @@ class CommitRecord(_message.Message):
     def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., manifest: _Optional[str] = ..., cursors: _Optional[str] = ..., diverged: _Optional[_Union[Divergence, _Mapping]] = ...) -> None: ...
 
 class Divergence(_message.Message):
-    __slots__ = ("ranks", "tensor", "tensors")
+    __slots__ = ("ranks", "tensor", "tensors", "suspect")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     tensor: str
     tensors: int
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., tensor: _Optional[str] = ..., tensors: _Optional[int] = ...) -> None: ...
+    suspect: bool
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., tensor: _Optional[str] = ..., tensors: _Optional[int] = ..., suspect: _Optional[bool] = ...) -> None: ...
 
 class ShardLease(_message.Message):
     __slots__ = ("spans",)
