@@ -111,7 +111,7 @@ class JobSummary(Answer):
     tokens_per_s: float | None
     last_step_s: float | None = Field(description="When a new step was last heard of.")
     committed_step: int | None
-    steps_at_risk: int | None = Field(description="Steps done since the last committed checkpoint.")
+    steps_at_risk: int | None = Field(description="Steps done since the checkpoint that a restart would restore.")
     goodput: float | None = Field(description="Share of wall time that became kept steps, from 0 to 1.")
     failures: int
     last_failure_s: float | None

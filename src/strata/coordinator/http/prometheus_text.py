@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -164,7 +165,7 @@ class _Metrics(Collector):
         gauges = (
             ("strata_job_step", "The furthest step of any worker.", "step"),
             ("strata_job_missing_workers", "Workers that are missing before the job can run.", "waits_for"),
-            ("strata_job_steps_at_risk", "Steps since the last committed checkpoint.", "steps_at_risk"),
+            ("strata_job_steps_at_risk", "Steps since the checkpoint that a restart would restore.", "steps_at_risk"),
             ("strata_job_last_step_time_seconds", "When a new step was last heard of, since 1970.", "last_step_s"),
             ("strata_job_step_duration_seconds", "Seconds a step, as rank 0 averages it.", "step_s"),
             ("strata_job_samples_per_second", "Samples of all workers in a second.", "samples_per_s"),
@@ -183,6 +184,16 @@ class _Metrics(Collector):
             "Ranks slower than the others, by where the difference is.",
             labels=["job_id", "cause"],
         )
+        diverged = GaugeMetricFamily(
+            "strata_job_diverged_ranks",
+            "Ranks that held other values than most of replicated tensors, in the newest checkpoint.",
+            labels=["job_id"],
+        )
+        suspect = GaugeMetricFamily(
+            "strata_job_suspect_checkpoints",
+            "Suspect checkpoints since the newest one that is not; a restart passes over them.",
+            labels=["job_id"],
+        )
         open_barriers = GaugeMetricFamily(
             "strata_job_barrier_open_since_seconds",
             "When the first worker arrived at the oldest open barrier, since 1970.",
@@ -193,10 +204,16 @@ class _Metrics(Collector):
             slow = self._known.stragglers(job)
             for cause in ("data", "compute", "save"):
                 stragglers.add_metric([job.job_id, cause], sum(each.cause == cause for each in slow))
+            newest_first = sorted(job.committed, key=lambda record: -record.step)
+            newest = newest_first[0].diverged if newest_first else None
+            diverged.add_metric([job.job_id], 0 if newest is None else len(newest.ranks))
+            suspect.add_metric([job.job_id], sum(1 for _ in takewhile(lambda each: each.is_suspect, newest_first)))
             if job.barriers:
                 open_barriers.add_metric([job.job_id], min(barrier.began_s for barrier in job.barriers))
         yield failures
         yield stragglers
+        yield diverged
+        yield suspect
         yield open_barriers
 
     def _time(self, jobs: Sequence[JobCopy]) -> Iterator[Metric]:

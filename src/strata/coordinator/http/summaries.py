@@ -19,6 +19,8 @@ def summarize(known: Known, job: JobCopy) -> a.JobSummary:
     said = {} if first is None else first.resources
     step = max((worker.step for worker in present), default=history.step)
     committed = max((record.step for record in job.committed), default=None)
+    # A restart passes over suspect checkpoints if there is another one.
+    restored = max((record.step for record in job.committed if not record.is_suspect), default=committed)
     step_s, total = finite(said.get("step_s")), finite(said.get("total_steps"))
     state, reason = _judge(job)
     return a.JobSummary(
@@ -40,7 +42,7 @@ def summarize(known: Known, job: JobCopy) -> a.JobSummary:
         tokens_per_s=_sum(present, "tokens_per_s"),
         last_step_s=history.last_step_s,
         committed_step=committed,
-        steps_at_risk=max(0, step - committed) if committed is not None and present else None,
+        steps_at_risk=max(0, step - restored) if restored is not None and present else None,
         goodput=reckon_job(history).plus(find_unreported(history, job)).goodput,
         failures=history.failures,
         last_failure_s=history.last_failure_s,

@@ -10,7 +10,7 @@ import pytest
 from strata.cluster import commands as c
 from strata.cluster.access import DEFAULT_TENANT, Principal, Role
 from strata.cluster.access.administration import CreateTenant
-from strata.cluster.values import CommitRecord, PartReport, SaveNote, Span
+from strata.cluster.values import CommitRecord, Divergence, PartReport, SaveNote, Span
 from strata.coordinator.http import desk as desk_module
 from strata.coordinator.http import time_views
 from strata.coordinator.http.known import Known
@@ -151,8 +151,8 @@ async def commit(api: ServedApi, *, step: int) -> None:
     await confirm(api, step=step)
 
 
-async def confirm(api: ServedApi, *, step: int) -> None:
-    record = CommitRecord(step, 0, f"m{step}", "[]")
+async def confirm(api: ServedApi, *, step: int, diverged: Divergence | None = None) -> None:
+    record = CommitRecord(step, 0, f"m{step}", "[]", diverged)
     await api.ask(c.ConfirmCommit(job_id="job", worker_id="a", incarnation="1-x", generation=2, **record._asdict()))
 
 
@@ -182,6 +182,27 @@ async def test_checkpoints_are_shown_in_every_state_that_they_can_be_in(api: Ser
     )
     rejected = await api.see("/api/checkpoints/4?job=job")
     assert (rejected["state"], rejected["reason"]) == ("rejected", "a part is gone")
+
+
+async def test_metrics_count_suspect_checkpoints_and_what_a_restart_would_lose(api: ServedApi) -> None:
+    await api.join("a", "b")
+
+    async def read_metrics() -> tuple[str, ...]:
+        lines = (await api.get("/metrics")).body.decode().splitlines()
+        names = ("strata_job_diverged_ranks", "strata_job_suspect_checkpoints", "strata_job_steps_at_risk")
+        return tuple(line.split()[1] for name in names for line in lines if line.startswith(f"{name}{{"))
+
+    await commit(api, step=1)
+    for step, suspect in ((2, False), (3, True), (4, True)):
+        await report(api, "a", "b", step=step)
+        await confirm(api, step=step, diverged=Divergence((0, 1), "model.w", 1, suspect=suspect))
+        await beat(api, "a", step=step)
+        assert await read_metrics() == ("2.0", f"{step - 2:.1f}", f"{step - 2:.1f}")
+    assert (await api.see("/api/checkpoints/4?job=job"))["divergence"].endswith("is not what a majority held")
+    await report(api, "a", "b", step=5)
+    await confirm(api, step=5)
+    await beat(api, "a", step=5)
+    assert await read_metrics() == ("0.0", "0.0", "0.0")
 
 
 async def test_a_checkpoint_shows_the_phases_of_its_slowest_worker_and_its_speed_by_them(api: ServedApi) -> None:
