@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any, Protocol
 
 
@@ -32,21 +32,47 @@ class Register:
 
 
 class Key:
-    """A key of the coordinator: a value and how often it was set.
+    """A key of the coordinator: a value, and a token that is new, and higher, whenever it is set.
 
-    ``("set", value, token)`` is answered with ``(is_set, value, token)`` and ``("get",)`` with ``(value, token)``.
+    ``("set", value, token)`` is answered with ``(is_set, value, token)`` and ``("get",)`` with ``(value, token)``. An
+    empty value removes the key, which has token 0 then. A token that no answer told is UNSEEN, so there may be several
+    states: each is a value, its token, and the highest token so far.
     """
 
-    initial = ("", 0)
+    UNSEEN = -1
+    initial = frozenset({("", 0, 0)})
 
     def step(self, state: Any, operation: tuple[Any, ...], outcome: tuple[Any, ...] | None) -> tuple[bool, Hashable]:
         """Set the key if its token is the one given, or read it."""
+        after = frozenset(next_one for each in state for next_one in self._follow(each, operation, outcome))
+        return bool(after), after
+
+    def _follow(self, state: Any, operation: tuple[Any, ...], outcome: tuple[Any, ...] | None) -> Iterator[Any]:
+        _, token, highest = state
         if operation[0] == "get":
-            return outcome is None or outcome == state, state
-        _, value, token = operation
-        after = (value, token + 1) if state[1] == token else state
-        is_set = state[1] == token
-        return outcome is None or outcome == (is_set, *after), after
+            yield from self._see(state, outcome)
+            return
+        _, wanted, given = operation
+        if token != given and (outcome is None or not outcome[0]):
+            yield from self._see(state, None if outcome is None else outcome[1:])
+        if token != given and not (token == self.UNSEEN and given > highest):
+            return
+        highest = max(highest, given)
+        if not wanted:
+            if outcome in (None, (True, "", 0)):
+                yield "", 0, highest
+        elif outcome is None:
+            yield wanted, self.UNSEEN, highest
+        elif outcome[:2] == (True, wanted) and outcome[2] > highest:
+            yield wanted, outcome[2], outcome[2]
+
+    def _see(self, state: Any, seen: tuple[Any, ...] | None) -> Iterator[Any]:
+        """Yield the state once a client has seen this value and token, if it can."""
+        value, token, highest = state
+        if seen is None or seen == (value, token):
+            yield state
+        elif token == self.UNSEEN and seen[0] == value and seen[1] > highest:
+            yield value, seen[1], seen[1]
 
 
 class Commits:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata.cluster.replies import KeyValue
 from strata.sharding import DataOrder, GlobalCursor, RangeSet, cursor_from_json, span_positions
 from strata.sharding.cursor import Spans
 from tests.simulation.programs.counting import KEY
 from tests.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
+    from strata.cluster import commands as c
     from strata.cluster.job import Job
     from tests.simulation.store import Manifest
     from tests.simulation.world import World
@@ -30,6 +32,9 @@ class DataChecks:
         self._shared: dict[int, RangeSet] = {}
         self._counted: set[str] = set()
         self._not_counted: set[str] = set()
+        self._set_by: dict[str, KeyValue] = {}
+        self._tokens: dict[str, int] = {}
+        self._highest_token = 0
 
     # What workers do.
 
@@ -37,6 +42,24 @@ class DataChecks:
         """A worker was told whether its name is on the list that all share."""
         self._world.tally["keys set"] += is_set
         (self._counted if is_set else self._not_counted).add(name)
+
+    def key_set(self, command: c.SetKey, reply: KeyValue) -> None:
+        """A worker was answered: a key changes for whoever names its token, once, and no token is given twice."""
+        if not reply.is_set:
+            return
+        known = self._set_by.get(command.writer)
+        if known is not None:
+            if reply != known:
+                raise ViolationError(f"{command.writer} was told {known}, and then {reply}")
+            return
+        self._set_by[command.writer] = reply
+        if self._tokens.get(command.key, 0) != command.token:
+            raise ViolationError(f"{command.writer} has changed {command.key} from {command.token}, which it was not")
+        if reply.token and reply.token <= self._highest_token:
+            raise ViolationError(f"{command.writer} was given token {reply.token} after {self._highest_token}")
+        self._world.tally["keys removed"] += not reply.token and bool(command.token)
+        self._tokens[command.key] = reply.token
+        self._highest_token = max(self._highest_token, reply.token)
 
     def dealt(self, generation: int, worker_id: str, spans: Spans) -> None:
         """A worker was given a shard lease: nobody else may hold any of it in this generation, or all, if global."""

@@ -10,7 +10,7 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.cluster import MAX_PAUSE_S
 from strata.cluster.commits import CommitProgress
-from strata.cluster.replies import HeartbeatReply, Registered, RestorePoint
+from strata.cluster.replies import HeartbeatReply, KeyValue, Registered, RestorePoint
 from strata.cluster.values import Meeting
 from strata.errors import StrataError
 from tests.simulation.data_checks import DataChecks
@@ -119,6 +119,8 @@ class Invariants(DataChecks):
         for effect in effects:
             if isinstance(effect, e.CheckpointCommitted):
                 self._note_announced(effect.step)
+        if isinstance(command, c.SetKey) and isinstance(reply, KeyValue):
+            self.key_set(command, reply)
         # Only now: what was applied and not written may be undone, and is said again.
         if isinstance(command, c.GiveUpCheckpoint) and not isinstance(reply, StrataError):
             self._given_up.add((command.step, command.generation))

@@ -25,6 +25,7 @@ from tests.simulation.network import DELAYS_S
 from tests.simulation.operator import Operator
 from tests.simulation.process import Process
 from tests.simulation.programs.counting import count
+from tests.simulation.programs.locking import lock
 from tests.simulation.programs.neighbours import TENANTS, Neighbours
 from tests.simulation.programs.training import Training
 from tests.simulation.store import Store
@@ -148,7 +149,7 @@ class World:
             self._last_start_ms = max(int(self.now_s * 1000), self._last_start_ms + 1)
             name = f"p{next(self._names)}"
             process = self.workers[worker_id] = Process(self, worker_id, name, start_ms=self._last_start_ms)
-            process.start(Training(self, process).run(), count(self, process))
+            process.start(Training(self, process).run(), count(self, process), lock(self, process))
 
     def start_worker_later(self, worker_id: str, delay_s: float) -> None:
         """Start a worker's process after a while."""

@@ -19,8 +19,8 @@ from strata.cluster.values import snake_case
 from strata.errors import DamagedRecordError, JobBusyError, QuotaExceededError, UnknownJobError
 from strata.sharding import Assignment
 
-SNAPSHOT_VERSION = 3
-# It knew neither tenants nor tokens; all else is as it was.
+SNAPSHOT_VERSION = 4
+# It knew neither tenants nor tokens, nor did version 3 know revisions of keys; all else is as it was.
 OLDEST_VERSION = 2
 # Whoever drives the cluster asks for what is due more often than this, unless it is stopped or starved.
 MAX_PAUSE_S = 1.0
@@ -32,16 +32,18 @@ _HANDLERS: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
 RULES = 1
 """The rules that commands are decided by now. Each entry of a journal names its own, and is replayed by them.
 
-Before rules were counted, under rules 0, any member could confirm any commit.
+Before rules were counted, under rules 0, any member could confirm any commit, and the numbers of keys and jobs began
+anew when these were removed.
 """
 # What earlier rules decided in another way.
-_UNFENCED: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
+_EARLIER: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
     c.AdoptCheckpoints: Job.adopt_checkpoints_unfenced,
     c.ConfirmCommit: Job.confirm_commit_unfenced,
     c.GiveUpCheckpoint: Job.give_up_checkpoint_unfenced,
     c.ReportPart: Job.report_part_unfenced,
+    c.SetKey: Job.set_key_by_count,
 }
-_HANDLERS_BY_RULES = (_HANDLERS | _UNFENCED, _HANDLERS)
+_HANDLERS_BY_RULES = (_HANDLERS | _EARLIER, _HANDLERS)
 # And the registry of tenants and tokens has one for each of theirs.
 _ADMINISTRATION: dict[type[c.Command], Callable[[Access, Any, float], None]] = {
     kind: getattr(Access, snake_case(kind)) for kind in t.TENANT_COMMANDS if kind is not t.RemoveTenant
@@ -70,7 +72,7 @@ class Cluster:
         """Carry out one command, or raise a StrataError and change nothing; on replay, by the rules of its time."""
         handler = _HANDLERS_BY_RULES[rules].get(type(command))
         if handler is None:
-            return self._manage(command, now_s)
+            return self._manage(command, now_s, rules)
         assert isinstance(command, c.JobCommand)
         job = self._jobs.get(command.job_id)
         if job is None:
@@ -150,13 +152,15 @@ class Cluster:
         for job in self._jobs.values():
             job.restart(now_s=now_s)
 
-    def _manage(self, command: c.Command, now_s: float) -> Answer:
+    def _manage(self, command: c.Command, now_s: float, rules: int) -> Answer:
         """Carry out what is about a whole job, a tenant or a token."""
         match command:
             case c.RemoveJob():
                 job = self.job(command.job_id)
                 if present := job.membership.ids():
                     raise JobBusyError(command.job_id, workers=present)
+                if rules:
+                    job.tenant.retire(job)
                 self._remove(command.job_id, command.reason, now_s)
             case t.RemoveTenant():
                 for job_id in self.access.remove_tenant(command, now_s):

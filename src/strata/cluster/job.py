@@ -34,9 +34,14 @@ class Job(JobCheckpoints):
         self._limits = limits
         self._log = log
         self.membership = Membership(lease_s=limits.lease_s, grace_s=limits.grace_s)
+        self.membership.generation = tenant.last_generation
         self.barriers: Barriers = Barriers(job_id)
         self.ledger = Ledger()
-        self.keys: Keys = Keys(max_keys=limits.max_keys_per_job, check_quota=lambda: tenant.check("keys"))
+        self.keys: Keys = Keys(
+            max_keys=limits.max_keys_per_job,
+            check_quota=lambda: tenant.check("keys"),
+            first_revision=tenant.last_revision,
+        )
         # The answer to a heartbeat, by rank: the same until the membership changes.
         self._heartbeat_replies: dict[int, HeartbeatReply] = {}
 
@@ -192,6 +197,10 @@ class Job(JobCheckpoints):
     def set_key(self, command: c.SetKey, now_s: float) -> Answer:
         """Set a small value, if nobody did since the sender read it."""
         return self.keys.set(command), []
+
+    def set_key_by_count(self, command: c.SetKey, now_s: float) -> Answer:
+        """Do the same with tokens that began anew for a key that was removed, as rules 0 did."""
+        return self.keys.set_by_count(command), []
 
     def get_key(self, command: c.GetKey, now_s: float) -> Answer:
         """Say what a key holds."""

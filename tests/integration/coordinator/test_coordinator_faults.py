@@ -15,7 +15,9 @@ import pytest
 from strata import DatasetRegistry, TrainingOrchestrator
 from strata.client.client import Client
 from strata.client.driver import Driver
+from strata.client.unary import get_key, set_key
 from strata.cluster import commands as c
+from strata.cluster.replies import KeyValue
 from strata.coordinator.server import Coordinator, CoordinatorConfig
 from strata.errors import BarrierTimeoutError, DatasetConflictError
 from tests.testbed.client_process import WORKER, worker_process
@@ -39,6 +41,30 @@ def test_a_worker_that_dies_or_stops_is_found_out(service: CoordinatorProcess, h
         wait_until(lambda: service.states()["dies"] == "failed")
         assert service.states()["stays"] != "failed"
         assert service.job().generation == before + 1
+
+
+def test_a_repeated_change_of_a_key_destroys_no_one_s_value_through_kills_of_the_coordinator(
+    service: CoordinatorProcess,
+) -> None:
+    """The replies to a were lost; the coordinator is killed after each change that another one makes meanwhile."""
+
+    def change(value: bytes, token: int, writer: str) -> KeyValue:
+        with service.serving() as process:
+            found = set_key(service.url, "llm", "lock", value, token=token, writer=writer)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        return found
+
+    mine = change(b"a", 0, "a")
+    removed = change(b"", mine.token, "a/remove")
+    theirs = change(b"b", 0, "b")
+    assert theirs.is_set
+    assert theirs.token > mine.token
+    assert change(b"a", 0, "a") == mine
+    assert change(b"", mine.token, "a/remove") == removed
+    assert not change(b"late", mine.token, "late").is_set
+    with service.serving():
+        assert get_key(service.url, "llm", "lock") == KeyValue(value=b"b", token=theirs.token)
 
 
 # Holds the interpreter's lock, as a library may that does not let go of it, and then says who is there.

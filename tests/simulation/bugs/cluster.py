@@ -349,5 +349,15 @@ def set_a_key_again_when_that_is_repeated(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
+def count_tokens_of_a_key_anew_after_its_removal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Keys, "set", Keys.set_by_count)
+
+
+@bug
+def forget_who_set_a_key_that_was_removed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keys, "MAX_REMOVED", 0)
+
+
+@bug
 def forget_who_set_a_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(keys, "MAX_WRITERS", 1)

@@ -198,8 +198,8 @@ def test_tenants_and_tokens_are_in_the_snapshot_and_the_journal_gives_the_same(s
 def test_a_snapshot_from_before_tenants_is_read() -> None:
     bench = Bench()
     bench.join("a")
-    old = bench.cluster.snapshot().replace(b'"version":3', b'"version":2')
-    old = old.replace(b'"tenants":[["default",{}]],', b"").replace(b'"tokens":[],', b"")
+    old = bench.cluster.snapshot().replace(b'"version":4', b'"version":2')
+    old = old.replace(b'"tenants":[["default",{},0,0]],', b"").replace(b'"tokens":[],', b"")
     assert b"tenants" not in old
     again = Cluster(Limits())
     again.restore(old)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from strata.cluster import Limits
 from strata.cluster import commands as c
-from strata.cluster.keys import MAX_KEY_LENGTH, MAX_TOTAL_BYTES, MAX_VALUE_BYTES, MAX_WRITERS
+from strata.cluster.keys import MAX_KEY_LENGTH, MAX_TOTAL_BYTES, MAX_VALUE_BYTES, MAX_WRITERS, Keys
 from strata.cluster.replies import KeyValue
-from strata.errors import BadCommandError, QuotaExceededError, UnknownJobError
+from strata.errors import BadCommandError, QuotaExceededError, StaleGenerationError, UnknownJobError
 from tests.unit.cluster.conftest import LIMITS, Bench
 
 
@@ -90,7 +90,7 @@ def test_what_is_too_large_or_too_many_is_refused() -> None:
     put(bench, b"x", 0, key="second")
     with pytest.raises(QuotaExceededError, match="2 keys in one job"):
         put(bench, b"x", 0, key="third")
-    assert put(bench, b"y", 1, key="second").is_set
+    assert put(bench, b"y", get(bench, "second").token, key="second").is_set
 
 
 def test_all_keys_together_are_bounded(bench: Bench) -> None:
@@ -111,6 +111,7 @@ def test_asking_for_a_key_founds_no_job(bench: Bench) -> None:
 def test_tokens_tell_every_change_apart(writes: list[tuple[int, bytes]]) -> None:
     bench = Bench()
     bench.join("a")
+    highest = 0
     for number, (behind, value) in enumerate(writes):
         before = get(bench)
         token = max(0, before.token - behind)
@@ -118,5 +119,111 @@ def test_tokens_tell_every_change_apart(writes: list[tuple[int, bytes]]) -> None
         assert after.is_set == (token == before.token)
         if not after.is_set:
             assert get(bench) == before
+        elif not value:
+            assert get(bench) == KeyValue()
         else:
-            assert get(bench) == (KeyValue(value=value, token=before.token + 1) if value else KeyValue())
+            assert get(bench) == KeyValue(value=value, token=after.token)
+            assert after.token > highest
+            highest = after.token
+
+
+def test_a_key_that_was_removed_and_set_again_has_a_token_that_nobody_has_read(bench: Bench) -> None:
+    first = put(bench, b"mine", 0, writer="a")
+    put(bench, b"", first.token, writer="b")
+    again = put(bench, b"theirs", 0, writer="c")
+    assert again.token > first.token
+    for value in (b"", b"late"):
+        assert put(bench, value, first.token, writer="late") == KeyValue(value=b"theirs", token=again.token)
+    assert get(bench.restarted()) == KeyValue(value=b"theirs", token=again.token)
+
+
+def test_tokens_are_of_the_job_so_that_none_fits_another_key(bench: Bench) -> None:
+    tokens = [put(bench, b"v", 0, key=key, writer=key).token for key in "xyz"]
+    put(bench, b"", tokens[0], key="x", writer="d")
+    tokens.append(put(bench, b"v", 0, key="x", writer="again").token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_set_that_is_repeated_after_the_key_was_removed_sets_nothing(bench: Bench) -> None:
+    """Its reply was lost; meanwhile another one has seen the value, and removed the key."""
+    first = put(bench, b"locked", 0, writer="a")
+    put(bench, b"", first.token, writer="b")
+    for again in (bench, bench.restarted()):
+        assert put(again, b"locked", 0, writer="a") == first
+        assert get(again) == KeyValue()
+    assert put(bench, b"locked", 0, writer="c").is_set
+    assert put(bench, b"locked", 0, writer="a") == first
+    assert get(bench).token > first.token
+
+
+def test_a_removal_that_is_repeated_removes_nothing_of_others(bench: Bench) -> None:
+    token = put(bench, b"1", 0, writer="a").token
+    removed = put(bench, b"", token, writer="a/remove")
+    mine = put(bench, b"2", 0, writer="b")
+    for again in (bench, bench.restarted()):
+        assert put(again, b"", token, writer="a/remove") == removed == KeyValue(is_set=True)
+        assert get(again) == KeyValue(value=b"2", token=mine.token)
+    # And one that never was the first is refused.
+    assert put(bench, b"", token, writer="late") == KeyValue(value=b"2", token=mine.token)
+
+
+def test_a_removal_of_what_another_one_has_removed_is_not_that_one_s(bench: Bench) -> None:
+    token = put(bench, b"1", 0, writer="a").token
+    assert put(bench, b"", token, writer="b").is_set
+    assert put(bench, b"", token, writer="c") == KeyValue()
+    assert put(bench, b"", 0, writer="d").is_set, "there is nothing to remove"
+
+
+def test_one_writer_for_all_its_calls_is_not_taken_for_one_that_repeats_itself(bench: Bench) -> None:
+    put(bench, b"", put(bench, b"1", 0).token)
+    assert put(bench, b"2", 0).is_set
+    assert get(bench).value == b"2"
+
+
+def test_only_so_many_removed_keys_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.cluster.keys.MAX_REMOVED", 2)
+    for key in "xyz":
+        put(bench, b"", put(bench, key.encode(), 0, key=key, writer=key).token, key=key, writer=f"{key}/remove")
+    assert [put(bench, key.encode(), 0, key=key, writer=key).token for key in "yz"] == [3, 5]
+    assert [get(bench, key) for key in "yz"] == [KeyValue()] * 2
+    assert put(bench, b"x", 0, key="x", writer="x").token == 7, "it is forgotten, and its number is not given again"
+
+
+def test_a_job_of_a_removed_one_s_name_goes_on_with_its_numbers(bench: Bench) -> None:
+    """Whoever still names a token or a generation of the job before must not be taken for one of this job."""
+    bench.join("a")
+    token = put(bench, b"1", 0, writer="a").token
+    put(bench, b"", token, writer="a/remove")
+    bench.say(c.Goodbye, "a")
+    generation = bench.generation
+    bench.apply(c.RemoveJob())
+    for again in (bench.restarted(), bench):
+        mine = put(again, b"2", 0, writer="b")
+        assert put(again, b"", token, writer="late") == KeyValue(value=b"2", token=mine.token)
+        assert again.join("a", incarnation="2").generation > generation
+        with pytest.raises(StaleGenerationError):
+            again.say(c.ArriveAtBarrier, "a", "2", name="epoch", generation=generation)
+
+
+# Journals and snapshots of before.
+
+
+def test_a_journal_of_before_replays_to_the_tokens_of_then_and_goes_on_above_them() -> None:
+    bench = Bench()
+    for value, token, writer in ((b"1", 0, "a"), (b"2", 1, "b"), (b"", 2, "c"), (b"3", 0, "d"), (b"4", 1, "e")):
+        bench.cluster.apply(c.SetKey(key="k", value=value, token=token, writer=writer), 1.0, rules=0)
+    assert get(bench) == KeyValue(value=b"4", token=2)
+    assert put(bench, b"4", 1, writer="e") == KeyValue(value=b"4", token=2, is_set=True)
+    assert put(bench, b"5", 2, writer="f").token == 3
+    assert put(bench, b"6", 0, key="other", writer="g").token == 4
+
+
+def test_a_snapshot_of_before_gives_what_the_journal_of_before_does() -> None:
+    bench = Bench()
+    for token, writer in enumerate("abc"):
+        bench.cluster.apply(c.SetKey(key="k", value=b"1", token=token, writer=writer), 1.0, rules=0)
+    older = {**bench.job.record(), "keys": [["k", "MQ==", 3, "a", "b", "c"]]}
+    before = bench.job.record()
+    bench.job.keys = Keys(max_keys=10)
+    bench.job.restore(older)
+    assert bench.job.record() == before

@@ -174,7 +174,7 @@ def test_a_snapshot_brings_everything_back_to_the_byte(bench: Bench) -> None:
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
-    with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 2 to 3"):
+    with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 2 to 4"):
         Cluster().restore(b'{"version": 9}')
 
 

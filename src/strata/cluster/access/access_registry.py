@@ -172,14 +172,18 @@ class Access:
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
         return {
-            "tenants": [[tenant.name, _quotas_record(tenant.quotas)] for tenant in self.tenants()],
+            "tenants": [
+                [tenant.name, _quotas_record(tenant.quotas), tenant.last_generation, tenant.last_revision]
+                for tenant in self.tenants()
+            ],
             "tokens": [_token_record(record) for _, record in sorted(self._tokens.items())],
         }
 
     def restore(self, record: dict[str, Any]) -> None:
         """Take over what :meth:`record` returned."""
-        for name, quotas in record["tenants"]:
-            self._tenants[name] = Tenant(name, Quotas(**quotas))
+        for name, quotas, *numbers in record["tenants"]:
+            tenant = self._tenants[name] = Tenant(name, Quotas(**quotas))
+            tenant.last_generation, tenant.last_revision = numbers or (0, 0)
         self._note_rates()
         for row in record["tokens"]:
             self._tokens[row["token_id"]] = TokenRecord(**{**row, "role": Role(row["role"])})

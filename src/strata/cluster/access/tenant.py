@@ -19,6 +19,15 @@ class Tenant:
         self.name = name
         self.quotas = quotas
         self.jobs: dict[str, Job] = {}
+        self.last_generation = 0
+        """The highest generation of the jobs that were removed: a job of the same name begins above it."""
+        self.last_revision = 0
+        """The same of the revisions of their keys."""
+
+    def retire(self, job: Job) -> None:
+        """Note where the numbers of a removed job ended, so that what was said in it fits no later job of its name."""
+        self.last_generation = max(self.last_generation, job.membership.generation)
+        self.last_revision = max(self.last_revision, job.keys.revision)
 
     def use(self) -> dict[str, int]:
         """Return how much of each quota that the cluster counts is used, by the name of the quota."""
