@@ -57,7 +57,7 @@ def test_help_teaches_with_examples() -> None:
 
 def test_index_is_written_once_and_found_again(where: Path) -> None:
     done = data("index", where)
-    assert done.stdout.startswith(f"300 rows in 3 parquet files; the index is {where}/_strata_index_v2_parquet_")
+    assert done.stdout.startswith(f"300 rows in 3 parquet files; the index is {where}/_strata_index_v3_parquet_")
     said = json.loads(data("index", where, "--json").stdout)
     assert (said["rows"], said["blocks"], said["columns"]) == (300, 12, {"n": "int64", "text": "string"})
     assert Path(said["index"]).exists()

@@ -147,7 +147,7 @@ def test_an_index_is_written_beside_the_objects_and_is_stale_when_they_change(tm
     store_index(source, scan_files(source, "jsonl", {}, choose_files(source, None)[1], cache), cache)
     storage.reads.clear()
     assert open_rows("d", storage=storage, cache=cache).num_rows == 1
-    assert [path.startswith("d/_strata_index_v2_jsonl_") for path, _, _ in storage.reads] == [True]
+    assert [path.startswith("d/_strata_index_v3_jsonl_") for path, _, _ in storage.reads] == [True]
     asyncio.run(storage.write("d/a.jsonl", b'{"x": 2}\n'))
     with pytest.raises(StaleIndexError, match=r"a\.jsonl was written again"):
         open_rows("d", storage=storage, cache=cache)
@@ -185,7 +185,7 @@ def test_s3_gives_the_same_rows_through_the_cache_and_takes_the_index(bucket: st
         source = open_source(f"{bucket}/{kind}")
         chosen, files = choose_files(source, None)
         where = store_index(source, scan_files(source, chosen, {}, files, cache), cache)
-        assert where.startswith(f"{bucket}/{kind}/_strata_index_v2_")
+        assert where.startswith(f"{bucket}/{kind}/_strata_index_v3_")
         check_same(open_rows(f"{bucket}/{kind}", cache=cache), open_rows(tmp_path / "data" / kind, cache=cache))
         assert cache.count_bytes() <= 4 << 20
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import gzip
 import io
 import os
 import pickle
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from strata.data.files import patterns
+from strata.data import open_dataset
+from strata.data.files import patterns, random_access
 from strata.data.files.addresses import open_source
 from strata.data.files.cache import BLOCK_BYTES, Cache
 from strata.data.files.compressed import CompressedFile, StreamedFile
 from strata.data.files.patterns import expand_braces
 from strata.data.files.random_access import STREAM_BYTES, LocalFile
+from strata.data.rows.index import Index
 from strata.data.rows.row_sequence import open_rows
 from strata.data.rows.scan import choose_files, scan_files, store_index
 from strata.errors import CorruptFileError, DatasetNotFoundError, StaleIndexError, StorageError, StoragePermissionError
@@ -278,3 +283,146 @@ def test_a_name_that_no_file_can_have_is_named(tmp_path: Path, cache: Cache, add
 def test_a_name_with_a_null_character_is_not_there(tmp_path: Path, cache: Cache, address: str) -> None:
     with pytest.raises(DatasetNotFoundError, match="there is no such file or directory"):
         open_rows(f"{tmp_path}/{address}", cache=cache)
+
+
+def replace(path: Path, content: bytes, how: str) -> None:
+    """Give the file other content, and the size and time of modification that it had."""
+    before = path.stat()
+    assert len(content) == before.st_size
+    # The clock of file systems has ticks, and within one nothing tells a file from what it was.
+    probe = path.with_name(".probe")
+    probe.touch()
+    while probe.stat().st_ctime_ns <= before.st_ctime_ns:
+        probe.touch()
+    if how == "renamed":
+        path.with_name(".other").write_bytes(content)
+        path.with_name(".other").rename(path)
+    else:
+        path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+OTHER_LINES = b'{"x": 8}\n{"x": 9}\n'
+HOWS = ["renamed", "written over"]
+
+
+def write_lines(path: Path, lines: bytes) -> bytes:
+    """Return the content of a file of these lines, compressed if its ending says so, as long for all lines."""
+    if path.suffix != ".gz":
+        return lines
+    return gzip.compress(lines, compresslevel=0, mtime=0)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("place", ["folder", "file", "list", "storage"])
+def test_a_file_that_was_replaced_in_secret_is_not_read_as_the_old_one(
+    tmp_path: Path, cache: Cache, name: str, how: str, place: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / name
+    path.write_bytes(write_lines(path, LINES))
+    address: Any = {"folder": path.parent, "file": path, "list": [path, path], "storage": "data"}[place]
+    storage = LocalStorage(tmp_path) if place == "storage" else None
+    rows = open_rows(address, cache=cache, storage=storage)
+    assert rows.read(0, 2)["x"].tolist() == [1, 2]
+    not_begun = open_rows(address, cache=Cache(tmp_path / "empty"), storage=storage)
+    replace(path, write_lines(path, OTHER_LINES), how)
+    # Opened before: its row numbers are those of the old file.
+    with pytest.raises(StaleIndexError, match=rf"{name} was (written again|replaced)"):
+        not_begun.read(0, 2)
+    # Opened now: the new file, whatever the cache has of the old one.
+    fresh = open_rows(address, cache=cache, storage=storage)
+    assert fresh.read(0, 2)["x"].tolist() == [8, 9]
+
+
+def test_a_file_that_is_written_over_while_it_is_open_is_noticed_at_the_next_read(tmp_path: Path, cache: Cache) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.array([1, 2]))
+    content = path.read_bytes()
+    rows = open_rows(path, cache=cache)
+    assert rows.read(0, 1)["data"].tolist() == [1]
+    replace(path, content.replace(b"\2", b"\7"), "written over")
+    with pytest.raises(StaleIndexError, match=r"a\.npy was written again"):
+        rows.read(1, 2)
+
+
+def test_a_file_that_is_renamed_over_or_removed_while_it_is_open_is_read_as_it_was(
+    tmp_path: Path, cache: Cache
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.array([1, 2]))
+    rows = open_rows(path, cache=cache)
+    assert rows.read(0, 1)["data"].tolist() == [1]
+    replace(path, path.read_bytes().replace(b"\2", b"\7"), "renamed")
+    assert rows.read(1, 2)["data"].tolist() == [2]
+    path.unlink()
+    assert rows.read(1, 2)["data"].tolist() == [2]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_stored_index_does_not_fit_a_file_that_was_replaced_in_secret(tmp_path: Path, cache: Cache, how: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINES)
+    index(tmp_path, cache)
+    replace(path, OTHER_LINES, how)
+    assert open_rows(tmp_path, cache=cache).read(0, 2)["x"].tolist() == [8, 9]
+    replace(path, b'{"x": 8.123456789}', how)
+    with pytest.raises(StaleIndexError, match=r"a\.jsonl was replaced by a file of the same size and time"):
+        open_rows(tmp_path, cache=cache)
+    stored = Path(index(tmp_path, cache))
+    before = stored.read_bytes()
+    assert open_rows(tmp_path, cache=cache).num_rows == 1
+    assert stored.read_bytes() == before
+
+
+def test_a_copy_of_a_dataset_resumes_what_the_original_began(tmp_path: Path, cache: Cache) -> None:
+    original, copied = tmp_path / "original", tmp_path / "copied"
+    original.mkdir()
+    for name in ("a", "b"):
+        (original / f"{name}.jsonl").write_bytes(LINES)
+    index(original, cache)
+    dataset = open_dataset(original, batch_size=1, seed=3, cache=cache)
+    batches = iter(dataset)
+    seen = [next(batches)["x"].tolist() for _ in range(2)]
+    state = dataset.state_dict()
+    shutil.copytree(original, copied)  # keeps times of modification, and nothing else
+    resumed = open_dataset(copied, batch_size=1, seed=3, cache=cache)
+    resumed.load_state_dict(state)
+    rest = [batch["x"].tolist() for batch in resumed]
+    assert sorted(x for batch in [*seen, *rest] for x in batch) == [1, 1, 2, 2]
+    # The index that came along was of the original's files; now it is of the copies, and is used as it is.
+    stored = Index.from_bytes(next(copied.glob("_strata_index*")).read_bytes(), name="")
+    assert list(stored.files) == list(open_source(copied).list())
+
+
+def test_a_copy_with_a_bad_file_is_read_without_it_where_that_is_wanted(tmp_path: Path, cache: Cache) -> None:
+    original, copied = tmp_path / "original", tmp_path / "copied"
+    original.mkdir()
+    for name in ("a", "b"):
+        (original / f"{name}.jsonl").write_bytes(LINES)
+    index(original, cache)
+    fingerprint = open_rows(original, cache=cache).fingerprint
+    shutil.copytree(original, copied)
+    replace(copied / "b.jsonl", b"x" * len(LINES), "renamed")
+    with pytest.raises(CorruptFileError):
+        open_rows(copied, cache=cache)
+    rows = open_rows(copied, cache=cache, skip_bad=True)
+    assert rows.fingerprint == fingerprint
+    assert rows.read(0, 2)["x"].tolist() == [1, 2]
+    with pytest.raises(CorruptFileError):
+        rows.read(2, 4)
+
+
+def test_a_file_system_in_user_space_may_number_its_files_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    status = path.stat()
+    number = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    for kind, is_part in (("ext4", True), ("fuse.sshfs", False), ("fuseblk", False)):
+        random_access.has_lasting_numbers.cache_clear()
+        mounts = f"1 2 9:9 / /x rw - tmpfs x rw\n3 4 {number} / /y rw shared:7 - {kind} x rw\n"
+        monkeypatch.setattr(random_access, "_read_mounts", lambda mounts=mounts: mounts)
+        assert (str(status.st_ino) in random_access.version_of(status)) is is_part
+    random_access.has_lasting_numbers.cache_clear()

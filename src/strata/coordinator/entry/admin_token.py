@@ -60,9 +60,9 @@ class AdminToken:
             raise TokenFileError(str(self._path), error.strerror or str(error)) from error
         log.warning("the administrator's token is in %s; use it with STRATA_TOKEN_FILE=%s", self._path, self._path)
 
-    def _stat(self) -> tuple[int, int, int]:
+    def _stat(self) -> tuple[int, int, int, int]:
         found = self._path.stat()
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
     def _read(self) -> str:
         try:

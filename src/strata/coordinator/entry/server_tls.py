@@ -122,7 +122,7 @@ class ServerTls:
 
     def _stat(self) -> Any:
         found = [path.stat() for path in self._config.files]
-        return [(each.st_ino, each.st_mtime_ns, each.st_size) for each in found]
+        return [(each.st_ino, each.st_mtime_ns, each.st_ctime_ns, each.st_size) for each in found]
 
 
 def _new_context(config: TlsConfig) -> ssl.SSLContext:

@@ -6,11 +6,13 @@ import ctypes
 import mmap
 import os
 import weakref
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from strata.errors import CorruptFileError
+from strata.errors import CorruptFileError, StaleIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 ADVISE_BYTES = 256 << 10
 # What a scan reads at a time.
 STREAM_BYTES = 4 << 20
+# What versions of local files begin with.
+_LOCAL = "local:"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -57,6 +61,43 @@ class ByteFile(Protocol):
         """Yield all bytes once from the start, in pieces, without filling any cache."""
         ...
 
+    def check_unchanged(self) -> None:
+        """Raise StaleIndexError if the file is seen to have changed since it was opened; asks no server."""
+        ...
+
+
+def version_of(status: os.stat_result) -> str:
+    """Return what differs if a local file is replaced or written over, also with the same size and time.
+
+    The time of modification can be set back; the time of change and the inode cannot. The number of the device is not
+    part of it: machines that share a file system number it as they like, and anew at each start.
+    """
+    inode = status.st_ino if has_lasting_numbers(status.st_dev) else 0
+    return f"{_LOCAL}{status.st_mtime_ns}:{status.st_ctime_ns}:{inode}"
+
+
+def may_be_copies(old: str, new: str) -> bool:
+    """Whether versions are of two local files with the same time of modification, as those of a copied dataset."""
+    return old.startswith(_LOCAL) and old.split(":")[:2] == new.split(":")[:2]
+
+
+@lru_cache(maxsize=64)
+def has_lasting_numbers(device: int) -> bool:
+    """Whether a file of this device keeps its inode; file systems in user space may give another each time."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in _read_mounts().splitlines():
+        mount, _, kind = line.partition(" - ")
+        if mount.split(" ")[2:3] == [number]:
+            return not kind.startswith("fuse")
+    return True
+
+
+def _read_mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(errors="replace")
+    except OSError:
+        return ""
+
 
 class LocalFile:
     """A local file, mapped into memory: reading copies nothing.
@@ -72,7 +113,7 @@ class LocalFile:
         weakref.finalize(self, os.close, self._fd)
         status = os.fstat(self._fd)
         self.size_bytes = status.st_size
-        self.modified_ns = status.st_mtime_ns
+        self.version = version_of(status)
         self._map = _Mapping(self._fd, self.size_bytes) if self.size_bytes else None
         self._buffer = pa.py_buffer(b"") if self._map is None else self._map.buffer()
 
@@ -98,6 +139,12 @@ class LocalFile:
         """Yield views of the whole file, piece by piece."""
         for start in range(0, self.size_bytes, STREAM_BYTES):
             yield self.read(start, min(STREAM_BYTES, self.size_bytes - start))
+
+    def check_unchanged(self) -> None:
+        """Raise StaleIndexError if the file was written over; one that was removed or renamed over is still whole."""
+        status = os.fstat(self._fd)
+        if status.st_nlink and version_of(status) != self.version:
+            raise StaleIndexError(self.name, self.name, "was written again")
 
     def _check(self, end: int) -> None:
         size = self.size_bytes
@@ -139,6 +186,7 @@ class WatchedFile:
         self.read = file.read
         self.will_need = file.will_need
         self.native = file.native
+        self.check_unchanged = file.check_unchanged
         self._file = file
         self._on_bytes = on_bytes
         self._told = 0

@@ -79,6 +79,9 @@ class RemoteFile:
         for start in range(0, self.size_bytes, STREAM_BYTES):
             yield pa.py_buffer(self._fetch(start, min(STREAM_BYTES, self.size_bytes - start)))
 
+    def check_unchanged(self) -> None:
+        """Nothing: each read asks for the version that was indexed."""
+
     def _read_aligned(self, start: int, length: int) -> tuple[int, bytes]:
         if length == 0:
             return start, b""

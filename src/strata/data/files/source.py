@@ -12,7 +12,7 @@ import xxhash
 
 from strata.data.files.cache import Cache, write_atomically
 from strata.data.files.patterns import has_wildcard, is_selected
-from strata.data.files.random_access import ByteFile, LocalFile
+from strata.data.files.random_access import ByteFile, LocalFile, version_of
 from strata.data.files.remote import Fetches, RemoteFile
 from strata.data.files.storage_loop import wait_for
 from strata.errors import DatasetNotFoundError, ObjectNotFoundError, StaleIndexError, StoragePermissionError
@@ -30,7 +30,7 @@ _ETAG = "etag:"
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One file of a dataset; ``version`` differs whenever its content may: etag, or time of modification."""
+    """One file of a dataset; ``version`` differs whenever its content may: etag, or times and inode."""
 
     path: str
     size_bytes: int
@@ -84,7 +84,7 @@ class LocalSource:
             alone = self._root / self.selection
             if self.selection and not has_wildcard(self.selection) and alone.is_file():
                 status = alone.stat()  # of one file in a directory of thousands
-                return [FileInfo(self.selection, status.st_size, str(status.st_mtime_ns))]
+                return [FileInfo(self.selection, status.st_size, version_of(status))]
             return sorted(self._walk(), key=lambda info: info.path)
         except OSError as error:
             raise translate_os_error(error, error.filename or self.url, 0.0) from error
@@ -115,7 +115,7 @@ class LocalSource:
                         continue
                     elif entry.is_file():
                         status = entry.stat()
-                        yield FileInfo(path, status.st_size, str(status.st_mtime_ns))
+                        yield FileInfo(path, status.st_size, version_of(status))
                     elif entry.is_symlink() and not Path(entry.path).exists():
                         # A file that is missing is never a smaller dataset.
                         hint = "mend the link, or remove it"
@@ -136,7 +136,7 @@ class LocalSource:
             raise translate_os_error(error, name, 0.0) from error
         if file.size_bytes != info.size_bytes:
             raise StaleIndexError(self.url, name, f"went from {info.size_bytes} to {file.size_bytes} bytes")
-        if str(file.modified_ns) != info.version:
+        if file.version != info.version:
             raise StaleIndexError(self.url, name, "was written again")
         return file
 

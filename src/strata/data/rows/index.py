@@ -1,6 +1,6 @@
 """The index: which rows are in which file, and where their blocks begin; arrays, so that millions of blocks are small.
 
-Format, version 2: the mark ``STRATAIX``, the version, the digest of the rest, then an Arrow IPC file with a row per
+Format, version 3: the mark ``STRATAIX``, the version, the digest of the rest, then an Arrow IPC file with a row per
 file. Numbers that grow from block to block are kept as differences, which compress to next to nothing.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from strata.data.files.random_access import may_be_copies
 from strata.data.files.source import FileInfo
 from strata.data.formats.protocol import FileMeta, Integers
 from strata.data.formats.registry import indexed_options
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from strata.data.files.source import Source
 
-VERSION = 2
+VERSION = 3
 MARK = b"STRATAIX"
 _HEADER = struct.Struct("<8sI16s")
 
@@ -104,9 +105,13 @@ class Index:
         if list(self.files) == list(files):
             return
         before = {info.path: info for info in self.files}
+        replaced = []
         for info in files:
             name = source.name_of(info.path)
             old = before.pop(info.path, None)
+            if old is not None and old != info and may_be_copy(old, info):
+                replaced.append(name)
+                continue
             if old is None:
                 raise StaleIndexError(source.url, name, "was added")
             if old.size_bytes != info.size_bytes:
@@ -115,6 +120,18 @@ class Index:
                 raise StaleIndexError(source.url, name, "was written again")
         for path in before:
             raise StaleIndexError(source.url, source.name_of(path), "is gone")
+        if replaced:
+            raise StaleIndexError(source.url, replaced[0], "was replaced by a file of the same size and time")
+
+    def may_be_of_copies(self, files: Sequence[FileInfo]) -> bool:
+        """Whether these files differ from those that were indexed in nothing that copying a dataset keeps."""
+        return len(files) == len(self.files) and all(map(may_be_copy, self.files, files))
+
+    def has_rows_of(self, other: Index) -> bool:
+        """Whether rows have the same numbers, places and types in both."""
+        arrays = ("row_starts", "block_starts", "block_rows", "block_offsets")
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        return same and self.schema.equals(other.schema, check_metadata=True)
 
     def to_bytes(self) -> bytes:
         """Return the index as it is stored."""
@@ -163,6 +180,12 @@ class Index:
             block_rows=rows,
             block_offsets=_flat(batch.column("block_offsets"))[1],
         )
+
+
+def may_be_copy(old: FileInfo, new: FileInfo) -> bool:
+    """Whether a file may be a copy of one that was indexed, or the one itself."""
+    same = (old.path, old.size_bytes) == (new.path, new.size_bytes)
+    return same and (old.version == new.version or may_be_copies(old.version, new.version))
 
 
 def index_name(kind: str, options: Mapping[str, Any], selection: str) -> str:

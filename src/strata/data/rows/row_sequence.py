@@ -237,6 +237,8 @@ class DatasetRows:
         if in_file:
             with self._readers.lend(number) as reader:
                 read = reader.read(start, stop, in_file)
+                if (file := self._files.get(number)) is not None:
+                    file.check_unchanged()
         else:
             read = Columns({}, stop - start)
         if added:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from strata.data.files.compressed import CompressedFile
 from strata.data.files.random_access import WatchedFile
 from strata.data.files.source import key_of
 from strata.data.formats.registry import FORMATS, check_compression, codec_of, guess_format, is_companion, make_format
-from strata.data.rows.index import Index, index_name
+from strata.data.rows.index import Index, index_name, may_be_copy
 from strata.data.rows.partitions import partition_fields
 from strata.data.rows.schemas import SchemaMerge
 from strata.data.rows.splits import check_one_split
@@ -126,11 +127,22 @@ def scan_files(
 def find_index(
     source: Source, kind: str, options: Mapping[str, Any], files: Sequence[FileInfo], cache: Cache
 ) -> Index | None:
-    """Return the stored index, beside the data or in the cache; one that no longer fits is a StaleIndexError."""
+    """Return the stored index, beside the data or in the cache; one that no longer fits is a StaleIndexError.
+
+    A copied dataset has other inodes than the index says, and so has one with a file that was replaced by another of
+    the same size and time. So the files are scanned; where rows are as they were indexed, the index is replaced.
+    """
     index = read_index(source, kind, options, cache)
-    if index is not None:
+    if index is None or list(index.files) == list(files):
+        return index
+    if not index.may_be_of_copies(files):
         index.check(source, files)
-    return index
+    log.info("%s: its files are not those that were indexed, as after copying; they are scanned", source.url)
+    fresh = scan_files(source, kind, options, files, cache)
+    if not fresh.has_rows_of(index):
+        index.check(source, files)
+    source.write_beside(index_name(kind, options, source.selection), fresh.to_bytes())
+    return fresh
 
 
 def read_index(source: Source, kind: str, options: Mapping[str, Any], cache: Cache) -> Index | None:
@@ -159,7 +171,10 @@ def _keep_index(
         return None
     made = make_format(kind, options)
     bad = []
+    kept = []
     for info in files:
+        is_copy = may_be_copy(before[info.path], info)
+        kept.append(info if is_copy else before[info.path])
         if info == before[info.path]:
             continue
         try:
@@ -167,10 +182,11 @@ def _keep_index(
         except CorruptFileError as error:
             bad.append((info, error))
         else:
-            return None
+            if not is_copy:
+                return None
     for info, problem in bad:
         on_bad(info, problem)
-    return index
+    return replace(index, files=kept)
 
 
 def store_index(source: Source, index: Index, cache: Cache) -> str:
@@ -199,7 +215,7 @@ def load_index(
     try:
         if (found := find_index(source, chosen, options, files, cache)) is not None:
             return found
-    except StaleIndexError:
+    except (StaleIndexError, CorruptFileError):
         if on_bad is None or (kept := _keep_index(source, chosen, options, files, cache, on_bad)) is None:
             raise
         return kept

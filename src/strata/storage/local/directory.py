@@ -143,8 +143,8 @@ def find_links(root: Root, segments: list[str], _: threading.Event) -> list[str]
 
 
 def etag_of(status: os.stat_result) -> str:
-    """Return what names the version of a file: it is published whole, so a new one is another inode or time."""
-    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    """Return what names the version of a file; other programs may write over it and set its time back."""
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
 
 
 def sync_directory(fd: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strata.data.files import random_access
 from strata.data.formats.records import tfrecord
 from strata.data.formats.tars import webdataset
 from strata.data.rows.row_sequence import DatasetRows, open_rows
@@ -336,12 +337,18 @@ def test_stretches_of_an_archive_without_samples_are_passed_over(tmp_path: Path)
     assert open_at(tmp_path).num_rows == 0
 
 
-def replace_unnoticed(path: Path, data: bytes) -> None:
-    """Write other bytes into a file whose size and time stay the same, as some copies and bad disks do."""
-    status = path.stat()
-    assert len(data) == status.st_size
-    path.write_bytes(data)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+@pytest.fixture
+def replace_unnoticed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, bytes], None]:
+    """Write other bytes into a file whose size, times and inode stay the same, as on bad disks."""
+
+    def replace(path: Path, data: bytes) -> None:
+        status = path.stat()
+        assert len(data) == status.st_size
+        path.write_bytes(data)
+        version = random_access.version_of(status)
+        monkeypatch.setattr(random_access, "version_of", lambda _: version)
+
+    return replace
 
 
 @pytest.mark.parametrize(
@@ -368,7 +375,12 @@ def replace_unnoticed(path: Path, data: bytes) -> None:
     ],
 )
 def test_rows_that_changed_unnoticed_since_the_index_are_named(
-    tmp_path: Path, name: str, before: bytes, after: bytes, problem: str
+    tmp_path: Path,
+    name: str,
+    before: bytes,
+    after: bytes,
+    problem: str,
+    replace_unnoticed: Callable[[Path, bytes], None],
 ) -> None:
     (tmp_path / name).write_bytes(before)
     rows = open_at(tmp_path, **({"raw": True} if name == "a.tfrecord" else {}))
@@ -395,7 +407,11 @@ def test_rows_that_changed_unnoticed_since_the_index_are_named(
     ],
 )
 def test_features_that_changed_unnoticed_since_the_index_are_named(
-    tmp_path: Path, before: tuple[Any, Any], after: tuple[Any, Any], problem: str
+    tmp_path: Path,
+    before: tuple[Any, Any],
+    after: tuple[Any, Any],
+    problem: str,
+    replace_unnoticed: Callable[[Path, bytes], None],
 ) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(of_100_bytes(*before))
