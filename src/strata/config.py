@@ -198,6 +198,12 @@ class Settings(BaseSettings):
         expected="tensorboard:DIRECTORY, wandb or wandb:PROJECT",
         pattern=r"^(tensorboard:.+|wandb(:.+)?)$",
     )
+    strata_seed: int | None = _setting(
+        None,
+        "Seeds the random number generators of workers when a job begins; without it the script does.",
+        expected="a whole number, 0 or more",
+        ge=0,
+    )
     aws_region: str | None = _setting(
         None, "The region of the bucket.", expected="a region name such as us-east-1", min_length=1
     )

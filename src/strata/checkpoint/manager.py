@@ -150,6 +150,7 @@ class CheckpointManager:
         generation: int | None = None,
         lazy: bool = False,
         replicated: str | Sequence[str] = (),
+        random_state: bytes | None = None,
     ) -> SaveHandle:
         """Return a handle as soon as the state is staged; from then on it may change.
 
@@ -161,7 +162,8 @@ class CheckpointManager:
         With ``parts`` above 1 this saves part number ``part``, and :meth:`commit` makes a checkpoint of all. With a
         coordinator it gives both; ``generation`` is then the one that the state belongs to, and the save fails if it
         is over. ``replicated`` is a pattern, or several, of dotted paths of tensors that all parts hold alike: each
-        byte of them is written by one part.
+        byte of them is written by one part. ``random_state`` is this part's own and is saved beside the state, which
+        must be a dict.
         """
         return self._begin_save(
             data,
@@ -174,6 +176,7 @@ class CheckpointManager:
             generation=generation,
             lazy=lazy,
             replicated=replicated,
+            random_state=random_state,
         )
 
     def watch(self, *optimizers: Any) -> None:
@@ -195,6 +198,7 @@ class CheckpointManager:
         write_behind: bool = False,
         lazy: bool = False,
         replicated: str | Sequence[str] = (),
+        random_state: bytes | None = None,
     ) -> SaveHandle:
         """Stage a save and hand it to the background: when it is staged, or with ``write_behind`` at once."""
         started_s = self._clock.monotonic_s()
@@ -216,6 +220,7 @@ class CheckpointManager:
             generation=place.generation,
             token=place.token,
             replicated=_patterns(replicated),
+            random_state=random_state,
         )
         self._notices.note_left_out(step, draft.left_out)
         return self._saver.begin(draft, self._commit.begin(draft), started_s, write_behind=write_behind, lazy=lazy)

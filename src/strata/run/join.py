@@ -18,6 +18,7 @@ from strata.run.logs import configure_logging
 from strata.run.loop.cadence import Cadence, parse_cadence
 from strata.run.loop.run import Run
 from strata.run.process_start import find_start_s
+from strata.run.randomness.randomness import Randomness
 from strata.run.team.protocol import Team
 from strata.run.team.solo_team import LocalTeam
 from strata.run.watchdog.monitor import Monitor
@@ -40,6 +41,8 @@ def join(
     timeout_s: float = JOIN_TIMEOUT_S,
     watchdog_s: float | None = None,
     log: str | None = None,
+    seed: int | None = None,
+    random_state: bool = True,
     checkpoint_options: Mapping[str, Any] | None = None,
 ) -> Run:
     """Join a job and return this worker's run, when the job has as many workers as it needs.
@@ -49,7 +52,8 @@ def join(
     ``save_every`` is "auto", "500 steps", "10 min" or a :class:`Cadence`; ``checkpoint_options`` go to
     CheckpointManager. ``watchdog_s`` is how long a step may take before this worker counts as hung, by default what
     follows from its own step times; 0 turns the watchdog off. ``log`` writes metrics to
-    "tensorboard:DIRECTORY" or "wandb". With ``local=True`` the same script
+    "tensorboard:DIRECTORY" or "wandb". ``seed`` seeds the generators of random numbers, and ``random_state=False``
+    leaves them out of checkpoints. With ``local=True`` the same script
     runs alone, without a coordinator.
     """
     cadence = parse_cadence(save_every)
@@ -61,6 +65,7 @@ def join(
         world_size=world_size,
         strata_watchdog_s=watchdog_s,
         strata_log_to=log,
+        strata_seed=seed,
     )
     configure_logging(settings)
     if checkpoints is not None:
@@ -106,6 +111,7 @@ def join(
             folder=find_folder(settings),
             waits=waits,
             monitor=monitor,
+            randomness=Randomness(settings.strata_seed, is_kept=random_state),
             watchdog_s=settings.strata_watchdog_s,
             log_to=settings.strata_log_to,
         )

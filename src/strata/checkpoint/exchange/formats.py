@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from strata.checkpoint.exchange import dcp_folders, hugging_face, safetensors_files, torch_files
 from strata.checkpoint.format.dtypes import DTYPES
 from strata.checkpoint.format.kinds import SEQUENCES
+from strata.checkpoint.format.random_state import without_random_state
 from strata.checkpoint.format.tree import is_tensor, show_path, unique_name, walk
 from strata.errors import ForeignFormatError
 
@@ -75,7 +76,8 @@ def name_tensors(manifest: Manifest, under: str) -> dict[str, str]:
     """Every tensor below a dotted path, and its name from there on."""
     if manifest.is_opaque:
         return {}
-    named = {node["tensor"]: show_path(path) for path, node in walk(manifest.structure) if is_tensor(node)}
+    structure = without_random_state(manifest.structure)
+    named = {node["tensor"]: show_path(path) for path, node in walk(structure) if is_tensor(node)}
     prefix = f"{under}." if under else ""
     # Two paths may look the same; then their names in the checkpoint tell them apart.
     found: dict[str, str] = {}

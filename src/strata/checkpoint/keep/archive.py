@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.format import layout
 from strata.checkpoint.format.dtypes import DTYPES
+from strata.checkpoint.format.random_state import list_state_tensors, without_random_state
 from strata.checkpoint.format.tensors import Tensor
 from strata.checkpoint.format.tree import Leaf, show_path, walk
 from strata.checkpoint.keep.catalog import Catalog, Scan
@@ -139,7 +140,7 @@ class Archive:
         self, manifest: Manifest, on_bytes: Callable[[int], None], names: Mapping[str, str] | None
     ) -> AsyncIterator[bytes | memoryview]:
         reader = Reader(self._storage, self._directory, manifest)
-        called = names if names is not None else {name: name for name in manifest.tensors}
+        called = names if names is not None else {name: name for name in list_state_tensors(manifest)}
         original = {target: name for name, target in called.items()}
         if manifest.is_opaque:
             data, _ = await restore(manifest, reader)
@@ -162,7 +163,7 @@ class Archive:
         """Say what differs from ``left`` to ``right``: tensors by their values, and plain values."""
         found = list(_diff_plain(left, right))
         comparable = []
-        for name in {**left.tensors, **right.tensors}:
+        for name in dict.fromkeys([*list_state_tensors(left), *list_state_tensors(right)]):
             a, b = left.tensors.get(name), right.tensors.get(name)
             if a is None or b is None:
                 found.append(Difference(name, "added" if a is None else "removed", "tensor"))
@@ -184,7 +185,7 @@ class Archive:
                 on_bytes(len(a_bytes))
         if left.is_opaque and right.is_opaque and left.parts[0].digest != right.parts[0].digest:
             found.append(Difference("model.bin", "values", f"{left.size_bytes} -> {right.size_bytes} bytes"))
-        if not found and left.structure != right.structure:
+        if not found and without_random_state(left.structure) != without_random_state(right.structure):
             found.append(Difference("(state)", "type", "kinds of containers, keys or tensors, or empty containers"))
         return sorted(found, key=lambda each: each.name)
 

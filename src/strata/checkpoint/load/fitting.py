@@ -13,6 +13,7 @@ import numpy as np
 from strata.checkpoint.format import kinds
 from strata.checkpoint.format.dtypes import numpy_dtype, torch_dtype
 from strata.checkpoint.format.kinds import SEQUENCES
+from strata.checkpoint.format.random_state import RandomStateOf, SavedRandomState, find_random_states
 from strata.checkpoint.format.sharded import Sharded, Sharding, find_sharded, is_sharded, new_dtensor, new_jax_array
 from strata.checkpoint.format.tensors import (
     RefusedError,
@@ -169,6 +170,9 @@ class Fitting:
         stored = {(type(key), key): child for key, child in node["dict"]}
         builders = {}
         for key, child in children:
+            if isinstance(child, RandomStateOf):
+                builders[key] = self._fit_random_state(child, find_random_states(node), (*path, key))
+                continue
             if (type(key), key) not in stored:
                 raise self._mismatch((*path, key), "the checkpoint does not have it")
             builders[key] = self.fit(child, stored[type(key), key], (*path, key))
@@ -177,6 +181,16 @@ class Fitting:
         if is_namedtuple(like):
             return lambda: type(like)._make(build() for build in builders.values())
         return lambda: kinds.replace_fields(like, {name: build() for name, build in builders.items()})
+
+    def _fit_random_state(
+        self, like: RandomStateOf, saved: dict[int, str], path: Path
+    ) -> Callable[[], SavedRandomState]:
+        """Want one part's random state and no other's: there may be thousands, and each worker reads its own."""
+        self.taken.add(path)
+        if like.part not in saved:
+            return lambda: SavedRandomState(None, len(saved))
+        index = self._want(saved[like.part])
+        return lambda: SavedRandomState(bytes(self.memories[index]), len(saved))
 
     def _fit_items(self, like: Any, node: Node, path: Path) -> Callable[[], Any]:
         items = next((node[tag] for tag in SEQUENCES if tag in node), None) if isinstance(node, dict) else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from strata.checkpoint.format.random_state import RANDOM_STATE, without_random_state
 from strata.checkpoint.load.fitting import DROPPED, Fitting, select
 from strata.checkpoint.load.part_reader import Reader, Request
 from strata.checkpoint.load.slicing import Strided, UncoveredError, Wanted, place
@@ -55,6 +56,8 @@ async def restore(
     if manifest.is_opaque:
         return await _restore_bytes(manifest, reader, like), []
     structure = manifest.structure
+    if not isinstance(like, dict) or RANDOM_STATE not in like:
+        structure = without_random_state(structure)
     if only:
         structure = select(structure, only)
         if structure is DROPPED:

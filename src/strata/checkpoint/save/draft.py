@@ -11,6 +11,7 @@ from strata.checkpoint.format.digest import digest_bytes
 from strata.checkpoint.format.layout import PartLayout, Planner
 from strata.checkpoint.format.manifest import CopyRecord, Manifest, PartRecord, StoredSlice, StoredTensor
 from strata.checkpoint.format.manifest_reader import check_object
+from strata.checkpoint.format.random_state import with_random_state
 from strata.checkpoint.format.tensors import RefusedError
 from strata.checkpoint.format.tree import Node, flatten
 from strata.checkpoint.save.lazy import Seal
@@ -166,6 +167,7 @@ def make_draft(
     generation: int,
     token: str = "",
     replicated: Sequence[str] = (),
+    random_state: bytes | None = None,
 ) -> Draft:
     """Check the arguments and take the state apart; raise ValueError or UnsavableStateError."""
     for name, value in (("step", step), ("epoch", epoch), ("part", part), ("generation", generation)):
@@ -182,7 +184,7 @@ def make_draft(
     opaque = data if is_view or type(data) in (bytes, bytearray) else None
     if opaque is not None and parts > 1:
         raise ValueError("bytes are saved by one writer; put each worker's into a dict under a key of its own")
-    flat = flatten(data) if opaque is None else None
+    flat = flatten(with_random_state(data, random_state, part=part)) if opaque is None else None
     pieces = None
     if flat is not None:
         pieces = cut_pieces(spread_replicas(flat, replicated, part=part, parts=parts), is_alone=parts == 1)

@@ -45,17 +45,16 @@ def list_all(where: Where, *, job: Job = "default", as_json: AsJson = False) -> 
 def show_one(where: Where, step: Step, *, job: Job = "default", as_json: AsJson = False) -> None:
     """Show what a checkpoint contains: its tensors, its metadata and the data position."""
     manifest = asyncio.run(open_archive(where, job).read(step))
+    described = _describe(manifest)
     if as_json:
-        print_json(_describe(manifest))
+        print_json(described)
         return
-    for name, value in _describe(manifest).items():
-        if name != "tensors":
-            sys.stdout.write(f"{name}: {value}\n")
-    if manifest.tensors:
+    tensors = described.pop("tensors")
+    for name, value in described.items():
+        sys.stdout.write(f"{name}: {value}\n")
+    if tensors:
         sys.stdout.write("\n")
-        rows = (
-            (name, each.dtype, str(list(each.shape)), str(len(each.slices))) for name, each in manifest.tensors.items()
-        )
+        rows = ((name, each["dtype"], str(each["shape"]), str(each["slices"])) for name, each in tensors.items())
         print_table(("tensor", "type", "shape", "slices"), rows)
 
 
@@ -244,6 +243,8 @@ def _words(checked: _Checked) -> str:
 
 
 def _describe(manifest: Manifest) -> dict[str, Any]:
+    from strata.checkpoint.format.random_state import find_random_states, list_state_tensors
+
     return {
         "job_id": manifest.job_id,
         "step": manifest.step,
@@ -259,9 +260,10 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
         "diverged": None if manifest.diverged is None else str(manifest.diverged),
         "suspect": manifest.is_suspect,
         "rewinds": [str(each) for each in manifest.rewinds],
+        "random_states": len(find_random_states(manifest.structure)),
         "tensors": {
             name: {"dtype": each.dtype, "shape": list(each.shape), "slices": len(each.slices)}
-            for name, each in manifest.tensors.items()
+            for name, each in ((name, manifest.tensors[name]) for name in list_state_tensors(manifest))
         },
     }
 

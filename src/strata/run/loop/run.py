@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsFloat, Unpack
 
 from strata.checkpoint import CheckpointManager, Restored, SaveHandle
+from strata.checkpoint.format.random_state import RANDOM_STATE, RandomStateOf
 from strata.cluster.commands import WorkerState
 from strata.cluster.events import Cause
 from strata.errors import (
@@ -35,10 +36,11 @@ from strata.run.loop.lazy_saves import LazySaves
 from strata.run.loop.meter import Meter
 from strata.run.loop.recovery import Recovery
 from strata.run.loop.schedule import Schedule
-from strata.run.loop.state import State, is_spread, put_back, share_of, to_like, to_tree
+from strata.run.loop.state import State, find_generators, is_spread, put_back, share_of, to_like, to_tree
 from strata.run.loop.steps import Loop, Step
 from strata.run.loop.stop_agreement import StopAgreement
 from strata.run.loop.stopping import StopSignal
+from strata.run.randomness.randomness import Randomness
 from strata.run.team.protocol import MEET_TIMEOUT_S, Team
 from strata.run.watchdog.monitor import Monitor
 from strata.run.watchdog.waits import Waits
@@ -75,6 +77,7 @@ class Run:
         folder: JobFolder,
         waits: Waits,
         monitor: Monitor,
+        randomness: Randomness,
         watchdog_s: float | None = None,
         log_to: str | None = None,
     ) -> None:
@@ -82,6 +85,7 @@ class Run:
         self._stop = StopSignal()
         self._waits = waits
         self._monitor = monitor
+        self._randomness = randomness
         self._rank_info = team.enter()
         self._schedule = Schedule(team, cadence, self._rank_info)
         self._agreement = StopAgreement(team, waits, self._stop)
@@ -104,6 +108,7 @@ class Run:
         self._pid, self._reported_s = os.getpid(), time.monotonic()
         self.job_id, self.worker_id, self.checkpoints = job_id, worker_id, checkpoints
         self._lazy_saves = LazySaves(checkpoints)
+        randomness.begin(rank=self.rank)
         # After the client's own: what is registered last is called first, and the client is still there to say why.
         atexit.register(self._close_at_exit)
 
@@ -201,7 +206,7 @@ class Run:
         self._report_progress()
         with self._waits.waiting(f"the state of step {step} is staged", is_on_others=False, part="save"):
             tree = share_of(state, rank=self.rank, world_size=self.world_size)
-            return self._save(tree, step, metadata, lazy=self._lazy_saves.allow(state, self._saved))
+            return self._save(tree, state, step, metadata, lazy=self._lazy_saves.allow(state, self._saved))
 
     # The loop
 
@@ -344,18 +349,23 @@ class Run:
 
     def _load(self, state: State) -> Restored:
         try:
-            return self.checkpoints.load(like=to_like(state))
+            return self.checkpoints.load(like=self._to_like(state))
         except CheckpointNotFoundError as error:
             if error.step is not None:
                 raise  # there was one, and it is lost: that is no beginning
+        self._randomness.begin(rank=self.rank)
         tree = to_tree(state)
         if self._team.client is None:
             return Restored(data=tree, step=0, epoch=0, metadata={}, cursors={}, generation=self.generation)
         # Rank 0's state becomes the first checkpoint: so there is always one to go back to, the same for all.
         tree = tree if self.rank == 0 or is_spread(tree) else {}
         with suppress(CheckpointExistsError):
-            self._save(tree, 0, {}).result(MEET_TIMEOUT_S)
-        return self.checkpoints.load(0, like=to_like(state))
+            self._save(tree, state, 0, {}).result(MEET_TIMEOUT_S)
+        return self.checkpoints.load(0, like=self._to_like(state))
+
+    def _to_like(self, state: State) -> Any:
+        like = to_like(state)
+        return {**like, RANDOM_STATE: RandomStateOf(self.rank)} if isinstance(like, dict) else like
 
     def _go_on_from(self, state: State, restored: Restored) -> int:
         put_back(state, restored.data)
@@ -364,6 +374,9 @@ class Run:
         self._saved, self._reported_s = None, time.monotonic()
         self._meter.begin(restored.step, rank=self.rank)
         self._schedule.restored(restored.step)
+        saved = restored.data.get(RANDOM_STATE) if isinstance(restored.data, dict) else None
+        place = {"step": restored.step, "rank": self.rank, "world_size": self.world_size}
+        self._randomness.put_back(saved, find_generators(state), **place)
         self.go_on()
         return restored.step
 
@@ -374,12 +387,19 @@ class Run:
             self._agreement.enter(self._rank_info, self.step_number)
         self._watchdog.arm(self.step_number, rank=self.rank, generation=self.generation)
 
-    def _save(self, tree: Any, step: int, metadata: dict[str, Any], *, lazy: bool = False) -> SaveHandle:
+    def _save(self, tree: Any, state: State, step: int, metadata: dict[str, Any], *, lazy: bool = False) -> SaveHandle:
         self._note(WorkerState.CHECKPOINTING)
         cursors, epoch = self._datasets.cursors(), self._datasets.epoch
         generation = None if self._team.client is None else self.generation
         self._saved = handle = self.checkpoints.save_background(
-            tree, step, epoch, metadata, cursors=cursors, generation=generation, lazy=lazy
+            tree,
+            step,
+            epoch,
+            metadata,
+            cursors=cursors,
+            generation=generation,
+            lazy=lazy,
+            random_state=self._randomness.read(find_generators(state)) if isinstance(tree, dict) else None,
         )
         self._meter.note_save(handle)
         self._schedule.saved(step, cost_s=handle.blocked_s)

@@ -1,22 +1,36 @@
 """What a training loop calls its state, as a tree that a checkpoint can keep, and back into the same objects.
 
 A state is a dict. Its leaves are tensors, arrays and plain values; what has ``state_dict`` and ``load_state_dict`` (a
-module, an optimizer, a scheduler) may stand in it as it is.
+module, an optimizer, a scheduler) may stand in it as it is, and so may a generator of random numbers.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Iterator, MutableMapping, MutableSequence
+from collections.abc import Container, Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any
 
 from strata.checkpoint import Slice
 from strata.checkpoint.format.kinds import remake
 from strata.checkpoint.format.sharded import Replica, Sharding, count_processes, is_sharded
 from strata.checkpoint.format.tensors import RefusedError, find_tensor
+from strata.checkpoint.format.tree import Path, show_path
+from strata.run.randomness.generators import is_generator
 
 State = MutableMapping[str, Any]
+
+
+def find_generators(state: Any, path: Path = ()) -> dict[str, Any]:
+    """Return the random number generators that stand in a state as they are, by path; each worker has its own."""
+    if is_generator(state):
+        return {show_path(path): state}
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(state, MutableMapping) and not is_stateful(state):
+        items = state.items()
+    elif isinstance(state, list):
+        items = enumerate(state)
+    return {name: found for key, value in items for name, found in find_generators(value, (*path, key)).items()}
 
 
 def is_stateful(value: Any) -> bool:
@@ -28,6 +42,8 @@ def to_tree(state: Any) -> Any:
     """Return the state with every module and optimizer replaced by what it keeps."""
     if is_stateful(state):
         return to_tree(state.state_dict())
+    if is_generator(state):
+        return None  # it is not the same on all workers: saved as part of each one's random state
     if isinstance(state, MutableMapping):
         tree = {key: to_tree(value) for key, value in state.items()}
         return remake(state, tree) if isinstance(state, dict) else tree
@@ -54,7 +70,7 @@ def to_like(state: Any) -> Any:
         return {key: to_like(value) for key, value in state.items()}
     if isinstance(state, list):
         return [to_like(value) for value in state]
-    return state
+    return None if is_generator(state) else state
 
 
 def _like_optimizer(groups: list[dict[str, Any]]) -> Any:
@@ -81,6 +97,8 @@ def put_back(state: Any, restored: Any) -> Any:
     """Put restored values into the objects of the state; return what stands in their place."""
     if is_stateful(state):
         state.load_state_dict(restored)
+        return state
+    if is_generator(state):
         return state
     if isinstance(state, MutableMapping):
         for key in list(state):

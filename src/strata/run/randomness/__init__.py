@@ -1,0 +1,1 @@
+"""Random numbers of a run: a process's generators, what a checkpoint keeps of them, seeds for steps and blocks."""
