@@ -21,7 +21,7 @@ from strata.cluster import commands as c
 from strata.coordinator.journal import Entry, Journal, MemoryJournal, SqliteJournal, open_journal
 from strata.coordinator.journal.mark import JournalMark, _line
 from strata.coordinator.journal.wal import find_damage
-from strata.errors import JournalDamagedError, JournalUnavailableError, UnusableJournalError
+from strata.errors import JournalBrokenError, JournalDamagedError, JournalUnavailableError, UnusableJournalError
 from tests.testbed import mounts
 from tests.testbed.ha.etcd import lead, new_target, resign
 from tests.testbed.parts import require_root
@@ -157,7 +157,7 @@ def test_a_journal_that_was_deleted_while_it_is_open_takes_nothing_more(tmp_path
     else:
         shutil.rmtree(path.parent)
     for write in (lambda: journal.append(ENTRIES[1:]), lambda: journal.snapshot(b"state")):
-        with pytest.raises(JournalUnavailableError, match="removed or replaced while the coordinator ran"):
+        with pytest.raises(JournalBrokenError, match="removed or replaced while the coordinator ran; put it back"):
             write()
     assert journal.load() == (None, ENTRIES[:1])
 

@@ -118,7 +118,8 @@ def run_coordinator(
     """Run the coordinator, which manages membership, barriers, checkpoint commits and data of all jobs.
 
     It journals each decision before it replies, so you can kill and restart it at any moment: workers keep
-    training and reconnect by themselves. On SIGTERM and Ctrl-C it sends pending replies and exits.
+    training and reconnect by themselves. On SIGTERM and Ctrl-C it sends pending replies and exits. If it cannot
+    trust its journal or itself any more, it logs one critical line and exits with 70.
     """
     # Read when gRPC is loaded. It would write a line of its own, in no format of a log, for each handshake that fails:
     # whoever reaches the port could fill the log.
@@ -201,14 +202,17 @@ def _tls_of(settings: Settings) -> TlsConfig | None:
 
 
 async def _serve(config: CoordinatorConfig, tracing: Tracing) -> None:
+    from strata.coordinator.failing.fail_stop import FailStop, exit_process
     from strata.coordinator.server import Coordinator
     from strata.coordinator.sharing.garbage import collect_seldom
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Coordinator(config, tracing=tracing) as coordinator, asyncio.TaskGroup() as tasks:
-        collecting = tasks.create_task(collect_seldom(), name="garbage")
+    fail_stop = FailStop(exit_process)
+    fail_stop.watch_process(asyncio.get_running_loop())
+    async with Coordinator(config, tracing=tracing, fail_stop=fail_stop) as coordinator:
+        collecting = fail_stop.own(collect_seldom(), name="garbage")
         log.info("state is kept in %s", config.state)
         # On stdout and flushed, so that whoever started it with port 0 can read where it is.
         http = "" if coordinator.http_port is None else f" http={coordinator.http_port}"
@@ -217,6 +221,7 @@ async def _serve(config: CoordinatorConfig, tracing: Tracing) -> None:
         await stop.wait()
         log.info("stopping after the pending writes")
         collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
 
 
 def _make_page() -> BaseRoute:

@@ -20,6 +20,7 @@ from strata.cluster.access.names import owner_of
 from strata.cluster.commands import Command, LeaseShards
 from strata.cluster.events import NOBODY, Effect, Event
 from strata.cluster.replies import Reply
+from strata.coordinator.failing.fail_stop import FailStop
 from strata.coordinator.heavy import HeavyWork
 from strata.coordinator.journal import Entry, Journal
 from strata.coordinator.journal.compaction import Compaction
@@ -34,7 +35,6 @@ from strata.coordinator.write_queue import WriteQueue
 from strata.errors import (
     BadCommandError,
     CoordinatorLostError,
-    JournalDamagedError,
     JournalUnavailableError,
     NotLeaderError,
     StrataError,
@@ -63,7 +63,9 @@ class Dispatcher:
         traces: JobsTraces | None = None,
         leadership: Leadership | None = None,
         turns: Turns | None = None,
+        fail_stop: FailStop | None = None,
     ) -> None:
+        self._fail_stop = fail_stop or FailStop()
         self._journal = journal
         self._turns = turns
         self._leadership = leadership or lead_alone(clock)
@@ -78,7 +80,7 @@ class Dispatcher:
         self._probing: asyncio.Task[None] | None = None
         self._compaction = Compaction()
         self._refusal: JournalUnavailableError | None = None
-        self.heavy = HeavyWork()
+        self.heavy = HeavyWork(self._fail_stop)
         self.bounds = TenantBounds()
         # A standby has nothing to tell; whoever makes it the leader brings what the journal holds.
         self.cluster = self._replay() if self._leadership.is_leader else Cluster(limits)
@@ -126,6 +128,14 @@ class Dispatcher:
 
         ``by`` is for the events that it causes: whose token it came with, and from which address.
         """
+        try:
+            self._carry_out(command, answer, by)
+        except Exception as error:
+            # It may be half applied, and whoever sent it may be gone.
+            self._fail_stop.fail(error, where=f"the command {type(command).__name__}")
+            raise
+
+    def _carry_out(self, command: Command, answer: Answer, by: tuple[str, str]) -> None:
         monotonic_s = self._clock.monotonic_s()
         if (not_leader := self._leadership.refusal(monotonic_s)) is not None:
             answer(not_leader)
@@ -169,7 +179,7 @@ class Dispatcher:
 
         self._queue.add(encoded(Entry(command, now_s, by)) if is_written else None, release, tenant)
         if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="journal")
+            self._flushing = self._fail_stop.own(self._flush(), name="journal")
 
     def _may_tell(self, command: Command) -> bool:
         """Whether all that was applied for the tenant of a command is durable, and was told."""
@@ -329,6 +339,7 @@ class Dispatcher:
             self._flushing = None
 
     async def _write(self, entries: list[Entry]) -> StrataError | None:
+        """Write a batch and return why it was not written; an error that is not known to pass ends the coordinator."""
         try:
             await asyncio.to_thread(self._journal.append, entries)
         except JournalUnavailableError as error:
@@ -338,13 +349,15 @@ class Dispatcher:
             try:
                 self.cluster = await asyncio.to_thread(self._replay)
             except JournalUnavailableError:
+                if self._leadership.is_alone:
+                    raise  # what it holds is not known, and nobody else could take over
                 # It was closed meanwhile, because another one leads; all that waits must still be answered.
                 self._leadership.step_down()
                 self.cluster = Cluster(self._limits)
                 return error
-            self._probing = asyncio.get_running_loop().create_task(self._probe(), name="journal probe")
+            self._probing = self._fail_stop.own(self._probe(), name="journal probe")
             return error
-        except (NotLeaderError, CoordinatorLostError, JournalDamagedError) as error:
+        except (NotLeaderError, CoordinatorLostError) as error:
             # What was applied here is not what the journal holds, and nobody may learn of it.
             log.warning("this coordinator is no longer the leader: %s", error)
             self._leadership.step_down()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from strata.cluster import Cluster
+from strata.coordinator.failing.fail_stop import FailStop
 from strata.errors import BadCommandError, StrataError
 
 T = TypeVar("T")
@@ -19,7 +20,8 @@ _Key = tuple[str, str, int | None, int]
 class HeavyWork:
     """The queue of heavy work of one coordinator."""
 
-    def __init__(self) -> None:
+    def __init__(self, fail_stop: FailStop | None = None) -> None:
+        self._fail_stop = fail_stop or FailStop()
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[_Key, list[Callable[[StrataError | None], None]]] = {}
@@ -42,7 +44,7 @@ class HeavyWork:
                 outcome = BadCommandError(str(error))
             tell(outcome)
 
-        task = asyncio.get_running_loop().create_task(run(), name="heavy work")
+        task = self._fail_stop.own(run(), name="heavy work")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -32,6 +32,7 @@ from strata.coordinator.entry.grpc_gate import GrpcGate
 from strata.coordinator.entry.listening import check_listening
 from strata.coordinator.entry.server_tls import ServerTls, TlsConfig
 from strata.coordinator.etcd.target import EtcdTarget, is_etcd, parse_target
+from strata.coordinator.failing.fail_stop import FailStop
 from strata.coordinator.flow import MAX_ANSWER_BYTES, UnsentBudget
 from strata.coordinator.journal import Journal, MemoryJournal, journal_path, open_journal
 from strata.coordinator.replication.elector import Elector
@@ -120,7 +121,10 @@ class Coordinator:
     connections are closed, which tells the workers to look for another one, or the next.
     """
 
-    def __init__(self, config: CoordinatorConfig, *, tracing: Tracing = NO_TRACES) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, *, tracing: Tracing = NO_TRACES, fail_stop: FailStop | None = None
+    ) -> None:
+        self._fail_stop = fail_stop or FailStop()
         self._config = config
         self._tracing = tracing
         self._clock = SystemClock()
@@ -148,11 +152,11 @@ class Coordinator:
             # Before the first command: what it says is told by the feed, when it is durable.
             replayed = self.dispatcher.cluster.events.since(0)[1]
             self.gate = gate = self._make_gate()
-            stack.push_async_callback(_cancel, asyncio.create_task(gate.watch(), name="gate"))
-            ticking = asyncio.create_task(self.dispatcher.run(), name="ticks")
+            stack.push_async_callback(_cancel, self._fail_stop.own(gate.watch(), name="gate"))
+            ticking = self._fail_stop.own(self.dispatcher.run(), name="ticks")
             stack.push_async_callback(_cancel, ticking)
             if self._tls is not None:
-                stack.push_async_callback(_cancel, asyncio.create_task(self._tls.watch(), name="certificates"))
+                stack.push_async_callback(_cancel, self._fail_stop.own(self._tls.watch(), name="certificates"))
             await self._serve_channel(stack, budget, gate)
             if self._config.http_address is not None:
                 # Before gRPC is served: a tool that asks meanwhile must not be told that there is no HTTP.
@@ -169,6 +173,8 @@ class Coordinator:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+        if self._fail_stop.failure is not None:
+            raise self._fail_stop.failure
 
     def _make_issuer(self) -> OidcIssuer | None:
         if self._config.oidc is None:
@@ -218,6 +224,7 @@ class Coordinator:
             leadership=self.leadership,
             traces=JobsTraces(self._tracing) if self._tracing.is_on else None,
             turns=self.sessions.turns,
+            fail_stop=self._fail_stop,
         )
 
     def _begin_to_lead(self, stack: AsyncExitStack) -> None:
@@ -238,6 +245,7 @@ class Coordinator:
             lease_s=self._config.leader_lease_s,
             lead=self._lead,
             stand_by=self._stand_by,
+            fail_stop=self._fail_stop,
         )
         # The last one of all, so that on leaving it resigns first.
         stack.push_async_callback(self.elector.close)
@@ -319,6 +327,7 @@ class Coordinator:
             gate=gate,
             make_page=self._config.make_page,
             tls=self._tls,
+            fail_stop=self._fail_stop,
         )
         # It waits for the coordinator's loop while it ends, so the loop must run meanwhile.
         stack.push_async_callback(asyncio.to_thread, thread.close)

@@ -24,6 +24,7 @@
     ├── ClusterError
     │   ├── JournalUnavailableError
     │   ├── JournalDamagedError
+    │   ├── JournalBrokenError
     │   ├── JournalNotEmptyError
     │   ├── UnusableJournalError
     │   ├── CoordinatorLostError (and TimeoutError)
@@ -153,6 +154,7 @@ from strata.errors.cluster import (
     JobBusyError,
     JobFullError,
     JobWaitingError,
+    JournalBrokenError,
     JournalDamagedError,
     JournalNotEmptyError,
     JournalUnavailableError,
@@ -282,6 +284,7 @@ __all__ = [
     "JobBusyError",
     "JobFullError",
     "JobWaitingError",
+    "JournalBrokenError",
     "JournalDamagedError",
     "JournalNotEmptyError",
     "JournalUnavailableError",

@@ -52,6 +52,21 @@ class JournalDamagedError(ClusterError):
 
 
 @with_fields
+class JournalBrokenError(ClusterError):
+    """The journal failed in a way that does not pass by itself; the coordinator ends and has to be started again."""
+
+    path: str
+    problem: str
+    _: KW_ONLY
+    hint: str = (
+        "check its disk, file system and permissions, and start the coordinator again: all that was acknowledged is in "
+        "the journal"
+    )
+
+    template = "the journal {path} cannot be trusted: {problem}; {hint}"
+
+
+@with_fields
 class JournalNotEmptyError(ClusterError):
     """The journal is not empty, so nothing was imported into it."""
 

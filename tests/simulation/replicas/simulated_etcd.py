@@ -20,6 +20,7 @@ from strata.coordinator.etcd.etcd_client import (
     EtcdUnavailableError,
 )
 from strata.coordinator.etcd.target import EtcdTarget
+from strata.coordinator.failing.faults import Fault
 from strata.coordinator.journal.etcd import etcd_journal, records
 from strata.coordinator.replication import follower
 from strata.wire._generated import etcd_pb2 as ep
@@ -55,7 +56,7 @@ class SimulatedClient(EtcdClient):
                 return self._world.etcd.range(request, now_s)
             except CompactedError as error:
                 self._world.tally["compacted reads"] += 1
-                return EtcdCompactedError(str(error))
+                return EtcdCompactedError(str(error), Fault.TRANSIENT)
 
         answer: ep.RangeResponse = self._ask(carry_out, timeout_s)
         return answer
@@ -64,11 +65,12 @@ class SimulatedClient(EtcdClient):
         def carry_out(now_s: float) -> ep.TxnResponse | EtcdRefusedError:
             puts = any(operation.HasField("request_put") for operation in request.success)
             if puts and self._world.etcd_full_until_s > now_s:
-                return EtcdRefusedError("RESOURCE_EXHAUSTED: etcdserver: mvcc: database space exceeded")
+                problem = "RESOURCE_EXHAUSTED: etcdserver: mvcc: database space exceeded"
+                return EtcdRefusedError(problem, Fault.TRANSIENT)
             try:
                 answer = self._world.etcd.transact(request, now_s)
             except LeaseNotFoundError as error:
-                return EtcdRefusedError(f"NOT_FOUND: {error}")
+                return EtcdRefusedError(f"NOT_FOUND: {error}", Fault.TRANSIENT)
             if answer.succeeded and any(operation.request_put.lease for operation in request.success):
                 # A new leader takes away what the last one wrote and did not live to make part of the journal.
                 torn = any(done.response_delete_range.deleted for done in answer.responses)
@@ -153,7 +155,7 @@ class _SimulatedWatch:
             try:
                 answers = world.etcd.events_from(self._next, self._prefix)
             except CompactedError as error:
-                raise EtcdCompactedError(str(error)) from error
+                raise EtcdCompactedError(str(error), Fault.TRANSIENT) from error
             for answer in answers:
                 self._next = answer.header.revision + 1
                 yield answer

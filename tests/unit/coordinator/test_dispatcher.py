@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import logging
@@ -20,6 +21,7 @@ from strata.cluster.events import Cause, Effect, GenerationChanged
 from strata.cluster.replies import HeartbeatReply, Registered, ShardLease
 from strata.coordinator import dispatcher as module
 from strata.coordinator.dispatcher import Dispatcher
+from strata.coordinator.failing.fail_stop import FailStop
 from strata.coordinator.journal import Entry, MemoryJournal, compaction
 from strata.coordinator.logs import JsonFormatter, TextFormatter
 from strata.coordinator.replication.leadership import Leader, Leadership
@@ -30,6 +32,7 @@ from strata.coordinator.telemetry.job_traces import JobsTraces
 from strata.errors import (
     BadCommandError,
     CoordinatorLostError,
+    JournalBrokenError,
     JournalDamagedError,
     JournalUnavailableError,
     NotLeaderError,
@@ -401,8 +404,8 @@ class RefusingJournal(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_write: StrataError | None = None
-        self.on_load: StrataError | None = None
+        self.on_write: Exception | None = None
+        self.on_load: Exception | None = None
 
     def append(self, entries: Sequence[Entry]) -> None:
         if self.on_write is not None:
@@ -425,11 +428,13 @@ class Leading:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.leadership = Leadership(self.clock)
-        self.leadership.lead(Leader("a:1", term=5), until_s=float("inf"))
+        self.leadership.lead(Leader("a:1", term=5), until_s=1e9)
         self.deposed = asyncio.Event()
         self.leadership.on_step_down = self.deposed.set
         self.journal = RefusingJournal()
         self.feed = Feed()
+        self.ended = asyncio.Event()
+        self.fail_stop = FailStop(self.ended.set)
         self.dispatcher = Dispatcher(
             self.journal,
             limits=Limits(lease_s=5.0),
@@ -437,6 +442,7 @@ class Leading:
             deliver=lambda _: None,
             feed=self.feed,
             leadership=self.leadership,
+            fail_stop=self.fail_stop,
         )
 
 
@@ -449,9 +455,8 @@ def is_probing() -> bool:
     [
         NotLeaderError("", term=5),
         CoordinatorLostError("etcd://a", waited_s=1.0),
-        JournalDamagedError("etcd://a", "its head cannot be read"),
     ],
-    ids=["deposed", "lost", "damaged"],
+    ids=["deposed", "lost"],
 )
 async def test_a_write_that_the_journal_is_not_there_for_ends_the_leadership_and_forgets_what_was_applied(
     refusal: StrataError, caplog: pytest.LogCaptureFixture
@@ -521,6 +526,75 @@ async def test_a_journal_that_is_another_leaders_when_it_is_probed_ends_the_lead
         await leading.dispatcher.ask(register("a"))
     await asyncio.sleep(0)
     assert not is_probing()
+
+
+UNEXPECTED = [
+    JournalBrokenError("/state", "disk I/O error (SQLITE_IOERR_FSYNC)"),
+    JournalDamagedError("/state", "database disk image is malformed"),
+    OSError(errno.EIO, "Input/output error"),
+    MemoryError(),
+    RuntimeError("a bug"),
+]
+
+
+@pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("at", ["append", "snapshot", "replay", "probe"])
+async def test_an_error_of_the_journal_that_is_not_known_to_pass_ends_the_coordinator_and_tells_nobody(
+    at: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "PROBE_S", 0.0)
+    leading, full = Leading(), JournalUnavailableError("/state", "disk is full")
+    dispatcher, journal = leading.dispatcher, leading.journal
+    await dispatcher.ask(register("a"))
+    if at == "append":
+        journal.on_write = error
+    elif at == "snapshot":
+        monkeypatch.setattr(compaction, "SNAPSHOT_ENTRIES", 2)
+        monkeypatch.setattr(journal, "snapshot", lambda _: raise_it(error))
+    elif at == "replay":
+        journal.on_write, journal.on_load = full, error
+    else:
+        journal.on_write = full
+        monkeypatch.setattr(journal, "snapshot", lambda _: raise_it(error))
+    answers: list[object] = []
+    dispatcher.dispatch(register("b"), answers.append)
+    async with asyncio.timeout(stretch(20)):
+        await leading.ended.wait()
+    assert leading.fail_stop.failure is error
+    # What was written is acknowledged, and what was not is neither acknowledged nor refused.
+    told = {"snapshot": [Registered], "probe": [JournalUnavailableError]}
+    assert [type(answer) for answer in answers] == told.get(at, [])
+    assert [record.levelname for record in caplog.records].count("CRITICAL") == 1
+
+
+async def test_a_coordinator_without_replicas_ends_if_it_cannot_read_what_its_journal_holds() -> None:
+    """With replicas another one leads; alone it would refuse everyone for ever."""
+    leading, full = Leading(), JournalUnavailableError("/state", "disk is full")
+    leading.leadership.lead(Leader("a:1", term=5), until_s=float("inf"))
+    leading.journal.on_write = leading.journal.on_load = full
+    leading.dispatcher.dispatch(register("a"), lambda _: None)
+    async with asyncio.timeout(stretch(20)):
+        await leading.ended.wait()
+    assert leading.fail_stop.failure is full
+
+
+async def test_a_command_that_breaks_half_way_ends_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    leading = Leading()
+    monkeypatch.setattr(leading.dispatcher.cluster, "apply", lambda *_: raise_it(KeyError("rank")))
+    with pytest.raises(KeyError):
+        leading.dispatcher.dispatch(register("a"), lambda _: None)
+    assert isinstance(leading.fail_stop.failure, KeyError)
+
+
+async def test_a_question_that_breaks_is_the_trouble_of_who_asks() -> None:
+    leading = Leading()
+    with pytest.raises(ZeroDivisionError):
+        await leading.dispatcher.ask_state(lambda _: 1 // 0)
+    assert leading.fail_stop.failure is None
+
+
+def raise_it(error: Exception) -> None:
+    raise error
 
 
 async def test_a_coordinator_that_stands_by_forgets_everything_and_asks_its_old_journal_no_more() -> None:

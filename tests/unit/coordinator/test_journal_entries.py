@@ -24,7 +24,7 @@ from strata.coordinator.journal.etcd.log_reader import LogReader
 from strata.coordinator.journal.etcd.records import FORMAT, Keys, cut, decode_batch, decode_head, encode_batch
 from strata.coordinator.journal.etcd.transactions import Meta, Outcome, judge
 from strata.coordinator.journal.sqlite import SqliteJournal
-from strata.errors import CommitRefusedError, JournalDamagedError, JournalUnavailableError
+from strata.errors import CommitRefusedError, JournalBrokenError, JournalDamagedError, JournalUnavailableError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import etcd_pb2 as ep
@@ -108,7 +108,7 @@ def test_a_snapshot_that_fails_half_way_leaves_the_one_before(tmp_path: Path) ->
         return sqlite3.SQLITE_DENY if is_new else sqlite3.SQLITE_OK
 
     journal._database.set_authorizer(forbid)
-    with pytest.raises(JournalDamagedError, match=r"prohibited|not authorized"):
+    with pytest.raises(JournalBrokenError, match=r"prohibited|not authorized"):
         journal.snapshot(b"second")
     journal._database.set_authorizer(None)
     assert journal.load() == (b"first", [Entry(COMMAND, 1.0)])
@@ -172,8 +172,8 @@ def test_a_batch_that_reaches_beyond_its_head_is_damage_and_is_not_told() -> Non
         (jp.Head(term=2, sequence=5), 0, Outcome.WRITTEN),
         (jp.Head(term=2, sequence=4), 7, None),
         (jp.Head(term=2, sequence=4), 0, Outcome.DEPOSED),
-        (None, 0, Outcome.LOST),
-        (jp.Head(term=1, sequence=9), 0, Outcome.LOST),
+        (None, 0, Outcome.GONE),
+        (jp.Head(term=1, sequence=9), 0, Outcome.GONE),
         (jp.Head(term=3, starts=[jp.TermStart(term=3, last=10)]), 0, Outcome.WRITTEN),
         (jp.Head(term=3, starts=[jp.TermStart(term=3, last=9)]), 0, Outcome.DEPOSED),
         (jp.Head(term=3), 0, Outcome.LOST),

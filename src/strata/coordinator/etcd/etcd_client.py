@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from strata.address import proxy_option
 from strata.coordinator.etcd.target import EtcdTarget
+from strata.coordinator.failing.faults import Fault, judge_etcd
 from strata.wire._generated import etcd_pb2 as ep
 
 log = logging.getLogger(__name__)
@@ -38,24 +39,26 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 2_000),
 )
-# After these the call may have been carried out, now or later.
-_UNKNOWN = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.INTERNAL,
-    }
-)
+# What a member answers that is reached and fails; the others mean that no answer came.
+_ANSWERED = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED})
 
 
 class EtcdUnavailableError(Exception):
     """No answer came; the call may have been carried out, or may still be."""
 
+    def __init__(self, problem: str, *, is_answered: bool = False) -> None:
+        super().__init__(problem)
+        self.is_answered = is_answered
+        """Whether a member was reached, and failed."""
+
 
 class EtcdRefusedError(Exception):
     """etcd refuses the call; it was not carried out."""
+
+    def __init__(self, problem: str, fault: Fault) -> None:
+        super().__init__(problem)
+        self.fault = fault
+        """What that means for whoever called."""
 
 
 class EtcdCompactedError(EtcdRefusedError):
@@ -236,7 +239,9 @@ class Watch:
         try:
             for answer in self._call:
                 if answer.compact_revision:
-                    raise EtcdCompactedError(f"revision {answer.compact_revision} is the oldest that etcd knows")
+                    raise EtcdCompactedError(
+                        f"revision {answer.compact_revision} is the oldest that etcd knows", Fault.TRANSIENT
+                    )
                 if answer.canceled:
                     # So it is also told that its token has ended.
                     self._client.forget_token()
@@ -281,7 +286,8 @@ def _translated(error: Exception) -> EtcdUnavailableError | EtcdRefusedError:
         return EtcdUnavailableError(str(error) or "the stream ended")
     code, words = error.code(), error.details() or ""
     if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in words:
-        return EtcdCompactedError(words)
-    if code in _UNKNOWN:
-        return EtcdUnavailableError(f"{code.name}: {words}")
-    return EtcdRefusedError(f"{code.name}: {words}")
+        return EtcdCompactedError(words, Fault.TRANSIENT)
+    fault = judge_etcd(code, words)
+    if fault is Fault.UNKNOWN:
+        return EtcdUnavailableError(f"{code.name}: {words}", is_answered=code in _ANSWERED)
+    return EtcdRefusedError(f"{code.name}: {words}", fault)

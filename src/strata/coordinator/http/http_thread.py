@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 import uvicorn
 from starlette.routing import BaseRoute
@@ -20,6 +21,7 @@ from strata.cluster.events import Event
 from strata.coordinator.dispatcher import Dispatcher
 from strata.coordinator.entry.gate import Gate
 from strata.coordinator.entry.server_tls import ServerTls
+from strata.coordinator.failing.fail_stop import FailStop
 from strata.coordinator.http.desk import Desk
 from strata.coordinator.http.http_api import make_app
 from strata.coordinator.http.http_gate import HttpGate
@@ -70,7 +72,9 @@ class HttpThread:
         make_page: MakePage | None,
         leadership: Leadership,
         tls: ServerTls | None = None,
+        fail_stop: FailStop | None = None,
     ) -> None:
+        self._fail_stop = fail_stop or FailStop()
         self._leadership = leadership
         self._socket = _bind(host, port)
         self._host = host
@@ -90,7 +94,8 @@ class HttpThread:
 
     def start(self, facts: Facts, replayed: list[Event], take: Callable[[], Future[Snapshot]]) -> None:
         """Begin to serve, with the events that are known already."""
-        self._thread = threading.Thread(target=self._run, args=(facts, replayed, take), name="strata-http", daemon=True)
+        run = self._fail_stop.guard(partial(self._run, facts, replayed, take), name="strata-http")
+        self._thread = threading.Thread(target=run, name="strata-http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -135,10 +140,12 @@ class HttpThread:
         self._loop = asyncio.get_running_loop()
         # Signals belong to the coordinator's loop, which is the main thread's.
         self._server = uvicorn.Server(config)
-        keeping = asyncio.create_task(self._keep(), name="telemetry")
+        keeping = self._fail_stop.own(self._keep(), name="telemetry")
         try:
             if not self._is_closing:
                 await self._server.serve(sockets=[self._socket])
+                if not self._is_closing:
+                    raise RuntimeError("the HTTP server ended by itself")
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
@@ -186,6 +193,7 @@ def serve_http(
     gate: Gate,
     make_page: MakePage | None,
     tls: ServerTls | None = None,
+    fail_stop: FailStop | None = None,
 ) -> HttpThread:
     """Serve HTTP for a coordinator; called on its event loop.
 
@@ -207,6 +215,7 @@ def serve_http(
         make_page=make_page,
         leadership=leadership,
         tls=tls,
+        fail_stop=fail_stop,
     )
     facts = Facts(
         version=version,

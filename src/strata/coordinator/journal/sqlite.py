@@ -19,12 +19,13 @@ from typing import Any
 import xxhash
 
 from strata.coordinator.entry.private_files import make_private, make_private_folder
+from strata.coordinator.failing.faults import Fault, judge_sqlite
 from strata.coordinator.journal.entries import decode_entry, encode_entry
 from strata.coordinator.journal.foreign_files import find_stranger
 from strata.coordinator.journal.mark import JournalMark
 from strata.coordinator.journal.protocol import Entry
 from strata.coordinator.journal.wal import find_damage
-from strata.errors import JournalDamagedError, JournalUnavailableError, UnusableJournalError
+from strata.errors import JournalBrokenError, JournalDamagedError, JournalUnavailableError, UnusableJournalError
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,7 @@ CREATE TABLE IF NOT EXISTS snapshots (number INTEGER PRIMARY KEY, state BLOB, di
 _LAST_NUMBER = """
 SELECT max(coalesce((SELECT max(number) FROM entries), 0), coalesce((SELECT max(number) FROM snapshots), 0))
 """
-# SQLite's own codes for a disk that is full or does not answer; what was to be written then is not on it.
-_UNAVAILABLE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+_Failure = JournalUnavailableError | JournalDamagedError | JournalBrokenError
 
 
 class SqliteJournal:
@@ -52,6 +52,7 @@ class SqliteJournal:
         self._mark = JournalMark(path)
         self._accepts_loss = accept_loss
         self._is_put_aside = False
+        self._is_mark_failing = False
         # A damaged journal has a mark beside it, and is told from a file that never was one.
         if (stranger := find_stranger(path)) is not None and self._mark.read() is None:
             raise UnusableJournalError(str(path), f"{stranger}; name another file")
@@ -66,8 +67,8 @@ class SqliteJournal:
             # Used by one thread at a time, but not always the same.
             self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
             self._prepare()
-        except sqlite3.DatabaseError as error:
-            raise self._translated(error) from error
+        except sqlite3.Error as error:
+            raise self._translate_opening(error) from error
         self._identities = {file: _identity(file) for file in (self._path, self._log_path)}
 
     def _prepare(self) -> None:
@@ -79,7 +80,7 @@ class SqliteJournal:
             self._database.executescript(_SCHEMA)
             self._database.execute("BEGIN IMMEDIATE")
             self._database.execute("COMMIT")
-        except sqlite3.DatabaseError:
+        except sqlite3.Error:
             self._database.close()
             raise
 
@@ -123,9 +124,9 @@ class SqliteJournal:
         try:
             snapshot = self._database.execute("SELECT number, state, digest FROM snapshots").fetchone()
             rows.extend(self._database.execute("SELECT number, at_s, command, digest FROM entries ORDER BY number"))
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             translated = self._translated(error)
-            if not self._accepts_loss or isinstance(translated, JournalUnavailableError):
+            if not self._accepts_loss or not isinstance(translated, JournalDamagedError):
                 raise translated from error
             self._accept_loss(str(error))
             self._rewrite(snapshot, rows)
@@ -141,7 +142,7 @@ class SqliteJournal:
             with self._transaction():
                 self._database.executemany("INSERT INTO snapshots VALUES (?, ?, ?)", [snapshot] if snapshot else [])
                 self._database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise self._translated(error) from error
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -155,7 +156,7 @@ class SqliteJournal:
                     data = encode_entry(entry)
                     rows.append((number, entry.at_s, data, _digest(number, entry.at_s, data)))
                 self._database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise self._translated(error) from error
         self._write_mark(last + len(entries))
         # Again: nobody may be told of what went into a file that is gone.
@@ -172,7 +173,7 @@ class SqliteJournal:
                     "INSERT INTO snapshots VALUES (?, ?, ?)", (last, state, _digest(last, 0.0, state))
                 )
                 self._database.execute("DELETE FROM entries")
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise self._translated(error) from error
 
     def close(self) -> None:
@@ -204,9 +205,9 @@ class SqliteJournal:
             with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
                 if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'entries'").fetchone()[0]:
                     (there,) = database.execute(_LAST_NUMBER).fetchone()
-        except sqlite3.DatabaseError as error:
-            translated = self._translated(error)
-            if isinstance(translated, JournalUnavailableError):
+        except sqlite3.Error as error:
+            translated = self._translate_opening(error)
+            if not isinstance(translated, JournalDamagedError):
                 raise translated from error
             return str(error)
         # Made by this look into the log; the journal itself is used by one process and needs none.
@@ -229,7 +230,7 @@ class SqliteJournal:
             # By SQLite: closing another descriptor of the file would end this process's locks on it.
             with closing(sqlite3.connect(kept)) as copy:
                 self._database.backup(copy)
-        except (OSError, sqlite3.DatabaseError) as error:
+        except (OSError, sqlite3.Error) as error:
             raise JournalUnavailableError(
                 str(self._path),
                 f"its damaged content cannot be copied to {kept}: {error}",
@@ -251,7 +252,7 @@ class SqliteJournal:
         try:
             with closing(sqlite3.connect(self._path, timeout=0)) as database:
                 database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.DatabaseError:
+        except sqlite3.Error:
             for file in (self._path, self._log_path):
                 file.unlink(missing_ok=True)
 
@@ -259,31 +260,46 @@ class SqliteJournal:
         """Refuse to write into files that are not where they were: the next process would not find them."""
         for file, identity in self._identities.items():
             if _identity(file) != identity:
-                problem = f"{file} was removed or replaced while the coordinator ran; put it back, and restart"
-                raise JournalUnavailableError(str(self._path), problem)
+                problem = f"{file} was removed or replaced while the coordinator ran"
+                raise JournalBrokenError(str(self._path), problem, hint="put it back, and start the coordinator again")
 
     def _write_mark(self, number: int) -> None:
         try:
             self._mark.write(number)
         except OSError as error:
             # The entries are durable all the same; without a mark a later loss of the last ones may go unnoticed.
-            log.warning("%s cannot be written: %s", self._mark.path, error)
+            if not self._is_mark_failing:
+                log.warning("%s cannot be written: %s", self._mark.path, error)
+            self._is_mark_failing = True
+        else:
+            self._is_mark_failing = False
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._database)
 
-    def _translated(self, error: sqlite3.DatabaseError) -> JournalUnavailableError | JournalDamagedError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_BUSY:
+    def _translate_opening(self, error: sqlite3.Error) -> _Failure:
+        if _code_of(error) & 0xFF == sqlite3.SQLITE_BUSY:
             return JournalUnavailableError(
                 str(self._path),
                 "another coordinator has it open",
                 failure="cannot be opened",
                 hint="stop that one first, or use another file",
             )
-        if code in _UNAVAILABLE:
+        return self._translated(error)
+
+    def _translated(self, error: sqlite3.Error) -> _Failure:
+        fault = judge_sqlite(_code_of(error))
+        if fault is Fault.TRANSIENT:
             return JournalUnavailableError(str(self._path), str(error))
-        return JournalDamagedError(str(self._path), str(error))
+        if fault is Fault.DAMAGED:
+            return JournalDamagedError(str(self._path), str(error))
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        return JournalBrokenError(str(self._path), f"{error} ({name})")
+
+
+def _code_of(error: sqlite3.Error) -> int:
+    """Return SQLite's extended result code; 0 if Python's module refused by itself."""
+    return getattr(error, "sqlite_errorcode", 0)
 
 
 def _name_copy(file: Path) -> Path:
@@ -306,7 +322,7 @@ class _Transaction:
         if kind is None:
             try:
                 self._database.execute("COMMIT")
-            except sqlite3.DatabaseError:
+            except sqlite3.Error:
                 self._roll_back()
                 raise
         else:

@@ -21,6 +21,8 @@ from strata.clock import Clock
 from strata.cluster import Limits
 from strata.coordinator.etcd.etcd_client import EtcdClient, EtcdRefusedError, EtcdUnavailableError, end_of
 from strata.coordinator.etcd.target import EtcdTarget
+from strata.coordinator.failing.fail_stop import FailStop
+from strata.coordinator.failing.faults import Fault
 from strata.coordinator.journal.etcd import transactions as t
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Term
 from strata.coordinator.journal.etcd.records import Keys
@@ -89,7 +91,9 @@ class Elector:
         lease_s: int,
         lead: Lead,
         stand_by: Callable[[], Awaitable[None]],
+        fail_stop: FailStop | None = None,
     ) -> None:
+        self._fail_stop = fail_stop or FailStop()
         self._target = target
         self._replica = replica
         self._leadership = leadership
@@ -119,7 +123,7 @@ class Elector:
 
     def start(self) -> None:
         """Begin to follow and to campaign."""
-        self._running = self._loop.create_task(self._run(), name="election")
+        self._running = self._fail_stop.own(self._run(), name="election")
 
     async def close(self) -> None:
         """Resign at once, so that another one leads before this process has ended."""
@@ -146,6 +150,8 @@ class Elector:
                 await self._beat()
                 self._trouble.ended()
             except (EtcdUnavailableError, EtcdRefusedError, JournalUnavailableError) as error:
+                if isinstance(error, EtcdRefusedError) and error.fault is not Fault.TRANSIENT:
+                    raise self._ballot.translate(error) from error
                 log.debug("etcd does not answer the election: %s", error)
                 self._trouble.goes_on(str(error), self._clock.monotonic_s())
                 # The next endpoint may, and the lease runs.
@@ -188,8 +194,10 @@ class Elector:
 
     async def _look(self) -> None:
         """Read who leads, and how far the journal is."""
+        known = self._follower.applied if self._term is None else self._term.head.last
         answer = await self._call(partial(self._client.range, t.read_meta(self._keys), timeout_s=self._beat_s))
         meta = t.find_meta(self._keys, answer)
+        self._ballot.check_not_older(meta, known)
         leader_lease = None if meta.leader is None else meta.leader.lease
         self._election.seen(leader_lease, revision=meta.revision)
         head = meta.head or jp.Head()
@@ -227,7 +235,7 @@ class Elector:
         """Let the coordinator be what the election says that it is."""
         if self._election.fence:
             if self._journal is None and self._taking_over is None:
-                self._taking_over = self._loop.create_task(self._take_over(), name="take over")
+                self._taking_over = self._fail_stop.own(self._take_over(), name="take over")
             self._confirm()
         elif self._journal is not None:
             log.warning("this coordinator has lost the leadership and is now a standby")
@@ -302,7 +310,7 @@ class Elector:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._wake.set)
 
-        follower = Follower(self._target, self._limits, wake)
+        follower = Follower(self._target, self._limits, wake, self._fail_stop)
         follower.start()
         return follower
 

@@ -16,6 +16,8 @@ from strata.coordinator.etcd.etcd_client import (
     Watch,
 )
 from strata.coordinator.etcd.target import EtcdTarget
+from strata.coordinator.failing.fail_stop import FailStop
+from strata.coordinator.failing.faults import Fault
 from strata.coordinator.journal.entries import replay
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Loaded
 from strata.coordinator.journal.etcd.log_reader import LogReader
@@ -51,7 +53,9 @@ class Follower:
     ``on_change`` is called in its thread when the leader's key changed.
     """
 
-    def __init__(self, target: EtcdTarget, limits: Limits, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, target: EtcdTarget, limits: Limits, on_change: Callable[[], None], fail_stop: FailStop | None = None
+    ) -> None:
         self._target = target
         self._limits = limits
         self._on_change = on_change
@@ -64,7 +68,8 @@ class Follower:
         self._revision = 0
         self.problem = ""
         """Why it cannot follow; empty while it can."""
-        self._thread = threading.Thread(target=self._run, name="strata-follower", daemon=True)
+        run = (fail_stop or FailStop()).guard(self._run, name="strata-follower")
+        self._thread = threading.Thread(target=run, name="strata-follower", daemon=True)
 
     @property
     def applied(self) -> int:
@@ -135,6 +140,8 @@ class Follower:
                 self.problem = str(error)
                 self._stopping.wait(1.0)
             except (EtcdUnavailableError, EtcdRefusedError, JournalUnavailableError) as error:
+                if isinstance(error, EtcdRefusedError) and error.fault is not Fault.TRANSIENT:
+                    raise self._journal.translate(error) from error
                 log.debug("the journal cannot be followed now: %s", error)
                 self._client.next_endpoint()
                 self._stopping.wait(RETRY_S)

@@ -48,6 +48,11 @@ class Leadership:
         """Whether this coordinator may answer commands now."""
         return self._clock.monotonic_s() < self._state[1]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no replicas, so that nobody else could lead."""
+        return self._state[1] == math.inf
+
     def refusal(self, monotonic_s: float | None = None) -> NotLeaderError | None:
         """Return what every command is answered with; None while this coordinator leads. Who read the clock says so."""
         leader, until_s = self._state

@@ -16,13 +16,17 @@ from strata.clock import ManualClock
 from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.coordinator.dispatcher import Dispatcher
+from strata.coordinator.failing.fail_stop import FailStop
+from strata.coordinator.failing.faults import Fault as Meaning
+from strata.coordinator.failing.faults import judge_etcd
 from strata.coordinator.journal import Entry, MemoryJournal
+from strata.coordinator.journal.etcd import etcd_journal
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal
 from strata.coordinator.journal.etcd.records import FORMAT, Keys
 from strata.coordinator.replication.elector import Elector
 from strata.coordinator.replication.follower import Warm
 from strata.coordinator.replication.leadership import Leadership
-from strata.errors import CoordinatorLostError, JournalDamagedError, NotLeaderError
+from strata.errors import CoordinatorLostError, JournalBrokenError, JournalDamagedError, NotLeaderError
 from strata.wire._generated import journal_pb2 as jp
 from tests.testbed.ha.etcd import lead, resign
 from tests.testbed.network.model_etcd import Fault, ModelEtcd, serving_model
@@ -41,8 +45,15 @@ class Replica:
     def __init__(self, etcd: ModelEtcd) -> None:
         self.clock = ManualClock()
         self.leadership = Leadership(self.clock)
+        self.fail_stop = FailStop()
+        self.answers: list[object] = []
         self.dispatcher = Dispatcher(
-            MemoryJournal(), limits=Limits(), clock=self.clock, deliver=lambda _: None, leadership=self.leadership
+            MemoryJournal(),
+            limits=Limits(),
+            clock=self.clock,
+            deliver=lambda _: None,
+            leadership=self.leadership,
+            fail_stop=self.fail_stop,
         )
         self.elector = Elector(
             etcd.target,
@@ -53,6 +64,7 @@ class Replica:
             lease_s=LEASE_S,
             lead=self._lead,
             stand_by=self.dispatcher.stand_by,
+            fail_stop=self.fail_stop,
         )
         self.terms = 0
         self._has_ended = False
@@ -86,6 +98,12 @@ class Replica:
 
     async def register(self, worker: str) -> None:
         await self.dispatcher.ask(c.RegisterWorker(worker_id=worker, incarnation="1"))
+
+    def send(self, worker: str) -> None:
+        self.dispatcher.dispatch(c.RegisterWorker(worker_id=worker, incarnation="1"), self.answers.append)
+
+    async def until_ended(self) -> None:
+        await asyncio.to_thread(wait_until, lambda: self.fail_stop.failure is not None, "the end")
 
     def workers(self) -> tuple[str, ...]:
         return self.dispatcher.cluster.job("default").membership.ids()
@@ -219,13 +237,20 @@ async def test_a_journal_of_a_newer_version_is_not_led_and_the_reason_is_told(
 GARBAGE = b"\xff\xff\xff"
 
 
-async def test_a_head_that_is_none_stops_no_election_and_is_the_reason_that_is_shown(etcd: ModelEtcd) -> None:
+async def test_a_leader_whose_head_cannot_be_read_ends(etcd: ModelEtcd) -> None:
     async with electing(etcd) as replica:
         await replica.until_leading()
         await replica.until_resting()
         etcd.put(KEYS.head, GARBAGE)
-        with pytest.raises(JournalDamagedError, match="its head cannot be read"):
-            await replica.register("lost")
+        replica.send("lost")
+        await replica.until_ended()
+        assert isinstance(replica.fail_stop.failure, JournalDamagedError)
+        etcd.delete(KEYS.head)
+
+
+async def test_a_head_that_is_none_ends_no_standby_and_is_the_reason_that_is_shown(etcd: ModelEtcd) -> None:
+    etcd.put(KEYS.head, GARBAGE)
+    async with electing(etcd) as replica:
         await replica.until(lambda: "its head cannot be read" in replica.leadership.problem, "the reason")
         assert not replica.leadership.is_leader
         # After it is repaired, the coordinator leads again.
@@ -373,3 +398,78 @@ async def test_a_write_whose_outcome_is_unknown_is_answered_though_its_coordinat
             await replica.end()
             with pytest.raises(CoordinatorLostError):
                 await asked
+
+
+def writes(part: bytes) -> Callable[[str, Any], bool]:
+    """Return what tells a transaction that puts a key with such a part."""
+    return lambda name, request: name == "Txn" and any(part in each.request_put.key for each in request.success)
+
+
+CALLS: dict[str, Callable[[str, Any], bool]] = {
+    "append": writes(b"/batches/"),
+    "replay": lambda name, request: name == "Range" and b"/batches/" in request.key,
+    "lease keep-alive": lambda name, _: name == "LeaseKeepAlive",
+    "election": lambda name, _: name == "Txn",
+}
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+@pytest.mark.parametrize("at", list(CALLS))
+async def test_each_status_of_etcd_is_outlived_or_ends_the_coordinator_wherever_it_comes(
+    etcd: ModelEtcd, at: str, code: grpc.StatusCode
+) -> None:
+    """Nothing is acknowledged meanwhile, and after one that passes the coordinator leads with all that it had."""
+    meaning = judge_etcd(code, "injected")
+    seen = threading.Event()
+
+    def fault(name: str, request: Any) -> Fault:
+        if not CALLS[at](name, request):
+            return None
+        seen.set()
+        return code, "injected"
+
+    async with electing(etcd) as replica:
+        if at in ("append", "lease keep-alive"):
+            await replica.until_leading()
+            await replica.register("before")
+        etcd.fault = fault
+        if at == "append":
+            replica.send("during")
+        await replica.until(seen.is_set, "the error")
+        if meaning in (Meaning.FATAL, Meaning.DAMAGED):
+            await replica.until_ended()
+            assert replica.answers == []
+            etcd.fault = lambda *_: None
+            return
+        etcd.fault = lambda *_: None
+        await replica.until_leading()
+        await replica.until(lambda: replica.dispatcher.refusal is None, "writes that are taken")
+        await replica.register("after")
+        assert replica.fail_stop.failure is None
+
+
+async def test_an_etcd_that_was_wiped_ends_whoever_knew_what_it_held(etcd: ModelEtcd) -> None:
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+        await replica.register("a")
+        for key in etcd.find(KEYS.all):
+            etcd.delete(key)
+        await replica.until(lambda: replica.fail_stop.failure is not None, "the end")
+        assert isinstance(replica.fail_stop.failure, JournalBrokenError)
+        assert "etcd holds nothing of it and held more before" in str(replica.fail_stop.failure)
+        assert not etcd.find(KEYS.leader), "it leads nothing that is empty"
+
+
+async def test_members_that_fail_every_write_end_a_leader_whose_lease_they_renew(
+    etcd: ModelEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_journal, "RETRY_S", 0.0)
+    async with electing(etcd) as replica:
+        await replica.until_leading()
+        etcd.fault = lambda name, request: (
+            (grpc.StatusCode.INTERNAL, "injected") if CALLS["append"](name, request) else None
+        )
+        replica.send("never")
+        await replica.until_ended()
+        assert "etcd fails every time: INTERNAL: injected" in str(replica.fail_stop.failure)
+        assert replica.answers == []

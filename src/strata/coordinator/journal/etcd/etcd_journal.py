@@ -22,15 +22,18 @@ from strata.coordinator.etcd.etcd_client import (
     end_of,
 )
 from strata.coordinator.etcd.target import EtcdTarget
+from strata.coordinator.failing.faults import Fault
 from strata.coordinator.journal.etcd import transactions as t
 from strata.coordinator.journal.etcd.log_reader import LogReader
 from strata.coordinator.journal.etcd.records import Keys, cut, decode_head, digest, encode_batch, join_pieces, next_term
 from strata.coordinator.journal.protocol import Entry
 from strata.errors import (
     CoordinatorLostError,
+    JournalBrokenError,
     JournalDamagedError,
     JournalUnavailableError,
     NotLeaderError,
+    StrataError,
 )
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
@@ -41,6 +44,13 @@ log = logging.getLogger(__name__)
 PAGE_KEYS = 128
 # A page of pieces takes longer than other calls.
 PAGE_S = 10.0
+# So often in a row may members fail to carry out a write that they were reached with.
+MAX_FAILURES = 100
+_HINT = "check etcd's own log, and start the coordinator again: all that was acknowledged is in etcd"
+_GONE_HINT = (
+    "stop all its coordinators, put etcd's data back or import an export under a new prefix ('strata journal import'), "
+    "and start them. Committed checkpoints are in storage"
+)
 # Whoever only reads waits so long for an etcd that does not answer.
 READ_S = 10.0
 
@@ -122,7 +132,7 @@ class EtcdJournal:
             except EtcdCompactedError:
                 log.info("%s was compacted while it was read; it is read again", self.where)
             except (EtcdUnavailableError, EtcdRefusedError) as error:
-                raise JournalUnavailableError(self.where, str(error)) from error
+                raise self.translate(error) from error
 
     def load_after(self, applied: int) -> Loaded | None:
         """Return only what came after an entry; None if a snapshot stands for some of that."""
@@ -134,7 +144,7 @@ class EtcdJournal:
         except EtcdCompactedError:
             return None
         except (EtcdUnavailableError, EtcdRefusedError) as error:
-            raise JournalUnavailableError(self.where, str(error)) from error
+            raise self.translate(error) from error
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Make entries durable with one transaction; those that are too large for one are written in pieces before."""
@@ -182,6 +192,22 @@ class EtcdJournal:
         self._closed.set()
         self._client.close()
 
+    def translate(self, error: EtcdUnavailableError | EtcdRefusedError) -> StrataError:
+        """Return what an error of etcd means for this journal."""
+        if isinstance(error, EtcdUnavailableError) or error.fault is Fault.TRANSIENT:
+            return JournalUnavailableError(self.where, _advise(str(error)))
+        return JournalBrokenError(self.where, f"etcd refuses it: {error}", hint=_HINT)
+
+    def check_not_older(self, found: t.Meta, known: int) -> None:
+        """Raise JournalBrokenError if etcd holds less of this journal than it did: it was wiped, or put back."""
+        if known > (0 if found.head is None else found.head.last):
+            raise self._gone(found)
+
+    def _gone(self, found: t.Meta) -> JournalBrokenError:
+        there = "nothing" if found.head is None else f"{found.head.last} entries"
+        problem = f"etcd holds {there} of it and held more before: it was wiped, or put back to an older state"
+        return JournalBrokenError(self.where, problem, hint=_GONE_HINT)
+
     def _leading(self) -> Term:
         if self._term is None:
             raise NotLeaderError("", term=0)
@@ -203,6 +229,8 @@ class EtcdJournal:
             term.head, term.head_revision = head, found.head_revision
         elif outcome is t.Outcome.DEPOSED:
             raise NotLeaderError("", term=head.term)
+        elif outcome is t.Outcome.GONE:
+            raise self._gone(found)
         elif outcome is t.Outcome.LOST:
             raise CoordinatorLostError(self.where, waited_s=0.0)
         else:
@@ -214,6 +242,7 @@ class EtcdJournal:
         """Send a transaction until etcd says what became of it; each copy of it can be carried out only once."""
         begun_s = time.monotonic()
         is_unknown = False
+        failures = 0
         while True:
             try:
                 return self._client.transact(request)
@@ -221,10 +250,13 @@ class EtcdJournal:
                 if not is_unknown:
                     log.warning("%s does not answer (%s); the same write is sent again", self.where, error)
                 is_unknown = True
+                failures = failures + 1 if error.is_answered else 0
+                if failures >= MAX_FAILURES:
+                    raise JournalBrokenError(self.where, f"etcd fails every time: {error}", hint=_HINT) from error
             except EtcdRefusedError as error:
                 # An earlier copy may still be carried out, so this is no answer yet.
-                if not is_unknown:
-                    raise JournalUnavailableError(self.where, _advise(str(error))) from error
+                if not is_unknown or error.fault is not Fault.TRANSIENT:
+                    raise self.translate(error) from error
             if self._closed.wait(RETRY_S):
                 raise CoordinatorLostError(self.where, waited_s=time.monotonic() - begun_s)
 

@@ -26,6 +26,8 @@ class Outcome(Enum):
     """Another coordinator leads; the write was not carried out, and never will be."""
     LOST = "lost"
     """Another coordinator leads, and since so long that nobody knows what became of the write."""
+    GONE = "gone"
+    """etcd does not hold this journal any more, or an older state of it."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,7 @@ def judge(wanted: jp.Head, found: Meta, *, fence: int) -> Outcome | None:
     if found.leader is not None and found.leader.create_revision == fence:
         return None
     if head is None or head.term < wanted.term:
-        # The journal was put back to an older state by someone else: nothing of this term is in it.
-        return Outcome.LOST
+        return Outcome.GONE
     if head.term == wanted.term:
         return Outcome.DEPOSED
     # Where the next term began tells what it found. A head without new entries tells nothing, and nobody waits for it.
