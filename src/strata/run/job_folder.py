@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from strata.config import Settings
@@ -22,6 +23,15 @@ KEPT_RUNS = 10
 
 # What a worker that was told to stop writes into the note of its life.
 STOPPED = "stopped"
+
+
+class RestartUnit(StrEnum):
+    """What is started again when a worker dies."""
+
+    WORKER = "worker"
+    """That worker alone: the others recover within their processes, in the loop of ``run.steps``."""
+    GROUP = "group"
+    """All workers: none of them can go on without the others, as with a process group of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,25 @@ class JobFolder:
         """Let the launcher take the exit code of the script as it is."""
         if self.lives.is_dir():
             (self.lives / worker_id).write_text("")
+
+    def note_restart_unit(self, unit: RestartUnit, *, worker_id: str) -> None:
+        """Let the launcher know what it must start again when a worker of this script dies."""
+        if self.lives.is_dir():
+            self._restart_unit_file(worker_id).write_text(unit)
+
+    def read_restart_unit(self, *, worker_id: str) -> RestartUnit | None:
+        """Return what the process that runs as this worker noted; None if it is not a script of Strata, or not yet."""
+        try:
+            return RestartUnit(self._restart_unit_file(worker_id).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def discard_restart_unit(self, *, worker_id: str) -> None:
+        """Forget what an earlier process of this worker noted."""
+        self._restart_unit_file(worker_id).unlink(missing_ok=True)
+
+    def _restart_unit_file(self, worker_id: str) -> Path:
+        return self.lives / f"{worker_id}.restart-unit"
 
     @property
     def journal(self) -> Path:

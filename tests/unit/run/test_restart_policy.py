@@ -106,3 +106,13 @@ def test_an_end_is_told_in_words_and_in_the_code_of_a_shell() -> None:
 def test_a_policy_without_sense_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="use"):
         RestartPolicy(**fields)
+
+
+def test_restarts_of_the_group_count_one_each_whichever_worker_failed() -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=2), min_workers=4)
+    decisions = [
+        restarts.decide(ended(worker=worker), running=3, now_s=0.0, chance=1.0, of_group=True) for worker in range(3)
+    ]
+    assert [type(decision) for decision in decisions] == [Restart, Restart, GiveUp]
+    pauses = [each.after_s for each in decisions if isinstance(each, Restart)]
+    assert pauses == sorted(set(pauses)), "each pause is longer than the one before"

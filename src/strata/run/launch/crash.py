@@ -43,6 +43,7 @@ PASSING = frozenset(
         "ConnectionRefusedError",
         "ConnectionResetError",
         "CoordinatorLostError",
+        "DistBackendError",
         "DistNetworkError",
         "DistStoreError",
         "JobWaitingError",
@@ -52,6 +53,8 @@ PASSING = frozenset(
         "TimeoutError",
     }
 )
+# The same of errors whose class says nothing: a peer in the process group died, or a port was taken.
+_PASSING_MESSAGE = re.compile(r"(?i)connection (was )?(closed|reset)|broken pipe|EADDRINUSE|address already in use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class Crash:
 
     def is_like(self, other: Crash | None) -> bool:
         """Whether the same error came at the same place, so that a third time would be no better."""
-        return other is not None and self.name not in PASSING and self._signature() == other._signature()
+        is_passing = self.name in PASSING or _PASSING_MESSAGE.search(self.message) is not None
+        return other is not None and not is_passing and self._signature() == other._signature()
 
     def _signature(self) -> tuple[str, str, str]:
         return self.exception, _RANDOM.sub("0x", self.message), self.place

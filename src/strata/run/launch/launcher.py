@@ -19,11 +19,12 @@ from dataclasses import replace
 from strata.client.unary import ask, ask_latest_checkpoint, configure_job
 from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
 from strata.run.exits import HUNG
-from strata.run.job_folder import JobFolder, make_folder
+from strata.run.job_folder import JobFolder, RestartUnit, make_folder
 from strata.run.launch.display import LIVE_S, PLAIN_S, Display
 from strata.run.launch.group.addresses import LOOPBACK, find_free_port
 from strata.run.launch.group.claim import RENEW_S, JobClaim, JobTakenError, LauncherRecord, StandaloneClaim
-from strata.run.launch.group.torch_variables import Place, Start, limits_threads, torch_variables
+from strata.run.launch.group.start_gate import StartGate
+from strata.run.launch.group.torch_variables import Start, limits_threads, torch_variables
 from strata.run.launch.job_progress import read_progress
 from strata.run.launch.log_files import LogFile
 from strata.run.launch.plan import LaunchPlan, NodesMissingError, World
@@ -77,7 +78,10 @@ class Launcher:
         self._impatience = asyncio.Event()
         self._stopping = asyncio.Event()
         self._folder = JobFolder(plan.home)
-        self._start = Start(master_addr=LOOPBACK, master_port=find_free_port(set()))
+        self._gate = StartGate(range(plan.nproc), self._form)
+        self._used_ports: set[int] = set()
+        self._ending_group: asyncio.Task[None] | None = None
+        self._unit: RestartUnit | None = None
 
     async def run(self) -> int:
         """Run the job and return its exit code: 0, that of the first cause, or 128 and the signal that ended it."""
@@ -97,6 +101,8 @@ class Launcher:
                     await asyncio.wait(supervising)
                     for task in (ending, showing, looking):
                         task.cancel()
+                    if self._ending_group is not None:
+                        self._ending_group.cancel()
                 if self._stopping.is_set():
                     self._saved = await asyncio.to_thread(_describe_saved, url, self._plan.job_id)
         finally:
@@ -241,61 +247,69 @@ class Launcher:
         with self._telling(f"the coordinator at {url}", COORDINATOR_S):
             await self._insist(lambda: configure_job(url, plan.job_id, min_workers=least, max_workers=plan.max_workers))
 
-    async def _supervise(self, local_rank: int, url: str) -> None:
-        plan = self._plan
-        rank = self._world.first_rank + local_rank
-        worker_id = f"{plan.name}-{local_rank}"
-        place = Place(
-            rank=rank,
-            world_size=max(self._world.size, plan.least(self._world.size)),
-            local_rank=local_rank,
-            local_world_size=plan.nproc,
-            group_rank=plan.node_rank,
-            group_world_size=plan.nnodes,
+    async def _supervise(self, member: int, url: str) -> None:
+        with self._recall.busy():
+            while not self._stopping.is_set():
+                start = await self._gate.enter(member)
+                if start is None:
+                    return
+                number = self._gate.number
+                ended = await self._live(member, start, url)
+                # If its round is over, it was ended with its group, and starts with it again.
+                is_over = number != self._gate.number
+                if self._stopping.is_set() or not (is_over or await self._goes_on(member, ended)):
+                    return
+
+    async def _form(self, number: int, members: tuple[int, ...]) -> Start:
+        """Return where the group of a round meets, and the ranks that it has here."""
+        if self._ending_group is not None:
+            await self._ending_group
+        port = find_free_port(self._used_ports)
+        self._used_ports.add(port)
+        world = self._world
+        size = world.size - self._plan.nproc + len(members)
+        return Start(
+            master_addr=LOOPBACK,
+            master_port=port,
+            ranks={member: world.first_rank + index for index, member in enumerate(members)},
+            world_size=max(size, self._plan.least(self._world.size)),
+            group_rank=self._plan.node_rank,
+            group_world_size=self._plan.nnodes,
+            restarts=number,
         )
-        variables = torch_variables(
-            place,
-            self._start,
-            run_id=plan.job_id,
-            max_restarts=plan.restarts.max_restarts,
-            inherited=dict(os.environ),
-        )
+
+    async def _live(self, member: int, start: Start, url: str) -> Exit:
+        """Let a worker run once, and return how it ended."""
+        plan, rank = self._plan, start.ranks[member]
+        worker_id = f"{plan.name}-{member}"
         environment = {
             "PYTHONUNBUFFERED": "1",
             "COORDINATOR_URL": url,
             "JOB_ID": plan.job_id,
             "WORKER_ID": worker_id,
             "JOB_FOLDER": str(self._folder.path),
-            **variables,
+            **torch_variables(
+                start, member, run_id=plan.job_id, max_restarts=plan.restarts.max_restarts, inherited=os.environ
+            ),
             **plan.environment,
         }
         log_file = LogFile(self._folder.logs / f"rank-{rank}.log")
-        try:
-            with self._recall.busy():
-                await self._keep_running(local_rank, rank, worker_id, environment, log_file)
-        finally:
-            log_file.close()
-
-    async def _keep_running(
-        self, local_rank: int, rank: int, worker_id: str, environment: dict[str, str], log_file: LogFile
-    ) -> None:
         prefix = f"[{rank}] ".encode()
 
         def pass_on(stream: str, line: bytes) -> None:
             log_file.write(stream, line)
             self._print_line(stream, prefix + line)
 
-        while not self._stopping.is_set():
-            worker = WorkerProcess.start(
-                worker_id, rank, self._plan.command, environment, pass_on, life=self._folder.lives / worker_id
-            )
-            self._workers[local_rank] = worker
-            try:
-                ended = self._look_into(await worker.wait(), worker.pid)
-            finally:
-                del self._workers[local_rank]
-            if self._stopping.is_set() or not await self._goes_on(ended):
-                return
+        self._folder.discard_restart_unit(worker_id=worker_id)
+        worker = WorkerProcess.start(
+            worker_id, rank, plan.command, environment, pass_on, life=self._folder.lives / worker_id
+        )
+        self._workers[member] = worker
+        try:
+            return self._look_into(await worker.wait(), worker.pid)
+        finally:
+            del self._workers[member]
+            log_file.close()
 
     def _look_into(self, ended: Exit, pid: int) -> Exit:
         """Tell a hang that held the interpreter's lock from a failure: faulthandler ends both with code 1."""
@@ -304,32 +318,38 @@ class Launcher:
             return replace(ended, code=HUNG)
         return ended
 
-    async def _goes_on(self, ended: Exit, *, is_needed: bool = False) -> bool:
+    async def _goes_on(self, member: int, ended: Exit, *, is_needed: bool = False) -> bool:
         """Do what was decided about a worker that ended; return whether it is started again."""
+        gate, running = self._gate, len(self._workers)
+        number = gate.number
+        of_group = self._is_one_unit()
         decision = self._restarts.decide(
             ended,
-            running=len(self._workers),
+            running=running,
             now_s=time.monotonic(),
             chance=random.random(),  # noqa: S311 - jitter, not a secret
             is_needed=is_needed,
+            of_group=of_group,
         )
         match decision:
             case Finished():
-                return await self._recall.rest() and await self._goes_on(ended, is_needed=True)
-            case Preempted():
-                self._say(f"{ended}; the job goes on with {len(self._workers)} workers here")
+                if not await self._recall.rest():
+                    return False
+                return number != gate.number or await self._goes_on(member, ended, is_needed=True)
+            case Preempted() | LeaveOut():
+                self._go_on_without(member, ended, of_group=of_group)
                 return False
-            case Restart(after_s=after_s, number=number):
+            case Restart(after_s=after_s, number=restart):
                 needed = ", and the others cannot go on without it" if is_needed else ""
-                self._say(f"{ended}{needed}; restart {number} in {after_s:.1f} s")
+                whole = f" of the whole group: {self._why_whole()}" if of_group else ""
+                self._say(f"{ended}{needed}; restart {restart} in {after_s:.1f} s{whole}")
+                if of_group:
+                    self._end_round()
                 try:
                     async with asyncio.timeout(after_s):
                         await self._stopping.wait()
                 except TimeoutError:
                     return True
-                return False
-            case LeaveOut():
-                self._say(f"{ended}; the job goes on with {len(self._workers)} workers here")
                 return False
             case GiveUp(reason=reason):
                 self._given_up = reason
@@ -337,8 +357,49 @@ class Launcher:
                 self._stopping.set()
                 return False
 
+    def _is_one_unit(self) -> bool:
+        """Whether all workers are started again if one dies, as their script notes; a script of torch alone is."""
+        noted = {self._folder.read_restart_unit(worker_id=f"{self._plan.name}-{each}") for each in self._gate.members}
+        for unit in (RestartUnit.GROUP, RestartUnit.WORKER):
+            if unit in noted:
+                self._unit = unit
+                break
+        return self._unit is not RestartUnit.WORKER and len(self._gate.members) > 1
+
+    def _why_whole(self) -> str:
+        if self._unit is RestartUnit.GROUP:
+            return "its process group cannot change its members"
+        return "the script has not joined the job with strata.join, so the others cannot recover from this"
+
+    def _go_on_without(self, member: int, ended: Exit, *, of_group: bool) -> None:
+        again = "; they start again, because they cannot recover from this" if of_group else ""
+        self._say(f"{ended}; the job goes on with {len(self._workers)} workers here{again}")
+        self._gate.leave(member)
+        if of_group:
+            self._end_round()
+
+    def _end_round(self) -> None:
+        """End the workers of the present round, so that all start again together."""
+        self._gate.end_round()
+        self._recall.call()
+        if self._ending_group is None or self._ending_group.done():
+            self._ending_group = asyncio.get_running_loop().create_task(self._end_workers(), name="end of a round")
+
+    async def _end_workers(self) -> None:
+        """End the workers that run now. Those of Strata end by themselves when they learn of the new membership."""
+        left = list(self._workers.values())
+        if self._unit is None:
+            self._signal_all(signal.SIGTERM)
+        with self._telling(lambda: f"{len(self._workers)} workers to end ({self._name_running()})", TERM_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TERM_S):
+                    await asyncio.gather(*(worker.ended.wait() for worker in left))
+            for worker in left:
+                worker.send_signal(signal.SIGKILL)
+
     async def _end_when_told(self) -> None:
         await self._stopping.wait()
+        self._gate.close()
         for number, wait_s in self._stages:
             self._signal_all(number)
             self._impatience.clear()

@@ -49,18 +49,19 @@ class Recall:
             await asyncio.sleep(LOOK_S)
             is_lacking = bool(self._resting) and await asyncio.to_thread(lacks_workers)
             if is_lacking and was_lacking:
-                self._call(is_needed=True)
+                self.call()
             was_lacking = is_lacking
+
+    def call(self, *, is_needed: bool = True) -> None:
+        """Let all who rest go on, or with ``is_needed=False`` end."""
+        for future in self._resting:
+            if not future.done():
+                future.set_result(is_needed)
 
     def _leave(self) -> None:
         self._busy -= 1
         if not self._busy:
-            self._call(is_needed=False)
-
-    def _call(self, *, is_needed: bool) -> None:
-        for future in self._resting:
-            if not future.done():
-                future.set_result(is_needed)
+            self.call(is_needed=False)
 
 
 def lacks_workers(url: str, job_id: str) -> bool:

@@ -91,10 +91,11 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start it again after a pause."""
+    """Start it again after a pause, with its whole group if the others cannot go on without it."""
 
     after_s: float
     number: int
+    of_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +129,38 @@ class Restarts:
         self.total = 0
         self.first_cause: Exit | None = None
 
-    def decide(self, ended: Exit, *, running: int, now_s: float, chance: float, is_needed: bool = False) -> Decision:
+    def decide(
+        self,
+        ended: Exit,
+        *,
+        running: int,
+        now_s: float,
+        chance: float,
+        is_needed: bool = False,
+        of_group: bool = False,
+    ) -> Decision:
         """Say what follows from the end of a worker while ``running`` others run; ``chance`` is between 0 and 1.
 
-        ``is_needed`` says that it ended well, and the others cannot go on without it.
+        ``is_needed`` says that it ended well, and the others cannot go on without it; ``of_group`` that no other worker
+        can go on without it, so that all are started again, which counts as one restart.
         """
         if ended.code == 0 and not is_needed:
             return Finished()
         if ended.is_preempted and running >= self._min_workers:
             return Preempted()
         self._note(ended, now_s)
+        self._is_dragged_along &= not of_group
         if (reason := self._find_hopeless(ended)) is not None:
             return GiveUp(reason)
         if self._is_dragged_along or len(self._recent) < self._policy.max_restarts:
             if not self._is_dragged_along:
                 self._recent.append(now_s)
             self.total += 1
-            return Restart(after_s=self._backoff_s(ended, chance), number=self.total)
+            return Restart(
+                after_s=self._backoff_s(ended, chance, "" if of_group else ended.worker_id),
+                number=self.total,
+                of_group=of_group,
+            )
         if running >= self._min_workers:
             return LeaveOut()
         used = f"{self._policy.max_restarts} restarts in {self._policy.window_s:g} s are used up"
@@ -162,7 +178,8 @@ class Restarts:
         if crash.is_fatal:
             self.first_cause = ended
             return f"{crash.name} does not go away by itself"
-        if ended.did_step:
+        # A script that Strata knows nothing of notes no steps: one that ran for long did not fail at its beginning.
+        if ended.did_step or ended.lived_s >= self._policy.healthy_s:
             return None
         if crash.is_like(before):
             return "the same error came twice at the same place, before any step was done"
@@ -182,10 +199,10 @@ class Restarts:
         while self._recent and now_s - self._recent[0] > self._policy.window_s:
             self._recent.popleft()
 
-    def _backoff_s(self, ended: Exit, chance: float) -> float:
-        """Pause longer with each quick failure of the same worker."""
-        row = 0 if ended.lived_s >= self._policy.healthy_s else self._in_a_row.get(ended.worker_id, 0)
-        self._in_a_row[ended.worker_id] = row + 1
+    def _backoff_s(self, ended: Exit, chance: float, name: str) -> float:
+        """Pause longer with each quick failure of what has this name: a worker, or with no name the whole group."""
+        row = 0 if ended.lived_s >= self._policy.healthy_s else self._in_a_row.get(name, 0)
+        self._in_a_row[name] = row + 1
         return backoff_s(row, first_s=self._policy.first_backoff_s, max_s=self._policy.max_backoff_s, chance=chance)
 
 

@@ -58,6 +58,7 @@ class WorkerProcess:
         self._life = life
         self._last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._begun_s = time.monotonic()
+        self.ended = asyncio.Event()
 
     @classmethod
     def start(
@@ -118,6 +119,7 @@ class WorkerProcess:
             pumping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await pumping
+            self.ended.set()
         return Exit(
             worker_id=self.worker_id,
             rank=self.rank,

@@ -7,6 +7,7 @@ import atexit
 import logging
 import operator
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -29,7 +30,7 @@ from strata.errors import (
 from strata.run.data.datasets import Datasets, count_steps
 from strata.run.exit_code import ExitCode
 from strata.run.exits import Stopped, goodbye_at_exit, goodbye_of
-from strata.run.job_folder import JobFolder
+from strata.run.job_folder import JobFolder, RestartUnit
 from strata.run.loop.cadence import Cadence
 from strata.run.loop.ending import Ending
 from strata.run.loop.lazy_saves import LazySaves
@@ -86,6 +87,10 @@ class Run:
         self._waits = waits
         self._monitor = monitor
         self._randomness = randomness
+        self._job_folder = folder
+        self.worker_id = worker_id
+        if team.client is not None:
+            self._note_restart_unit(RestartUnit.WORKER)
         self._rank_info = team.enter()
         self._schedule = Schedule(team, cadence, self._rank_info)
         self._agreement = StopAgreement(team, waits, self._stop)
@@ -99,14 +104,14 @@ class Run:
             is_outdated=lambda: not self.is_current(),
         )
         monitor.add(self._agreement.tick, self._watchdog.tick)
-        self._folder: JobFolder | None = folder
+        self._is_first_step = True
         self._saved: SaveHandle | None = None
         self._is_save_due = self._is_stop_due = self._is_closed = False
         self._meter = Meter(waits.account, log_to=log_to, job_id=job_id)
         self.bound_generation: int | None = None
         self.step_number = self.restored_step = 0
         self._pid, self._reported_s = os.getpid(), time.monotonic()
-        self.job_id, self.worker_id, self.checkpoints = job_id, worker_id, checkpoints
+        self.job_id, self.checkpoints = job_id, checkpoints
         self._lazy_saves = LazySaves(checkpoints)
         randomness.begin(rank=self.rank)
         # After the client's own: what is registered last is called first, and the client is still there to say why.
@@ -150,6 +155,7 @@ class Run:
     def bind(self) -> None:
         """Let ``run.steps(recover=False)`` begin in this generation only: a process group was made in it."""
         self.bound_generation = self.generation
+        self._note_restart_unit(RestartUnit.GROUP)
 
     # Data and state
 
@@ -227,6 +233,8 @@ class Run:
         whole, such as DDP. A worker that gets SIGTERM raises :class:`strata.Stopped` after a step that all have saved.
         """
         self._stop.install()
+        if not recover:
+            self._note_restart_unit(RestartUnit.GROUP)
         self._meter.total_steps = count_steps(dataset, epochs=epochs, until=until)
         loop = Loop(self, self._ending, self._waits, state, dataset, epochs=epochs, until=until, recover=recover)
         return self._watched(loop)
@@ -250,9 +258,11 @@ class Run:
         self._schedule.tick()
         self._meter.add(self.step_number, step_s=self._schedule.step_s, samples=samples, reported=metrics)
         self._note(WorkerState.TRAINING)
-        if self._folder is not None:
-            self._folder.note_first_step(worker_id=self.worker_id)
-            self._folder = None
+        if self._is_first_step:
+            self._is_first_step = False
+            self._job_folder.note_first_step(worker_id=self.worker_id)
+            if _has_process_group():
+                self._note_restart_unit(RestartUnit.GROUP)
         self._team.check(self._rank_info)
         if time.monotonic() - self._reported_s > REPORT_S:
             self._report_progress()
@@ -416,7 +426,16 @@ class Run:
             self._agreement.leave()
             self._watchdog.disarm()
 
+    def _note_restart_unit(self, unit: RestartUnit) -> None:
+        self._job_folder.note_restart_unit(unit, worker_id=self.worker_id)
+
     def _note(self, state: WorkerState) -> None:
         self._watchdog.metrics = self._meter.sent
         report = self._meter.report(self._rank_info)
         self._team.note(state=state, step=self.step_number, epoch=self._datasets.epoch, **report)
+
+
+def _has_process_group() -> bool:
+    """Whether this process is in a process group of torch, whose members cannot change."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()

@@ -198,7 +198,19 @@ async def test_a_worker_that_was_told_to_leave_is_not_missed_where_enough_are_le
     launched = Launched(url, tmp_path, "sh", "-c", script, nproc=2, min_workers=1)
     launched.when("box-1 (rank 1) was told to stop (SIGTERM), and left", (tmp_path / "go").touch)
     assert await launched.run() == 0
-    assert [line.rpartition("; ")[2] for line in launched.lines[1:]] == ["the job goes on with 1 workers here"]
+    (said,) = launched.lines[1:]
+    assert "; the job goes on with 1 workers here; they start again, because they cannot recover from this" in said
+
+
+@pytest.mark.full
+async def test_workers_that_recover_by_themselves_go_on_when_another_one_leaves(tmp_path: Path, url: str) -> None:
+    note = 'printf worker > "$JOB_FOLDER/lives/$WORKER_ID.restart-unit"; echo "$RANK starts"'
+    script = f'{note}; if [ "$RANK" = 1 ]; then exit {PREEMPTED}; fi; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done'
+    launched = Launched(url, tmp_path, "sh", "-c", script, nproc=2, min_workers=1)
+    launched.when("box-1 (rank 1) was told to stop (SIGTERM), and left", (tmp_path / "go").touch)
+    assert await launched.run() == 0
+    assert sorted(line for line in launched.lines if "starts" in line) == ["[0] 0 starts", "[1] 1 starts"]
+    assert launched.lines[-1].endswith("; the job goes on with 1 workers here")
 
 
 @pytest.mark.full

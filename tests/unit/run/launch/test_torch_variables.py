@@ -8,14 +8,21 @@ import re
 import pytest
 
 from strata.run.launch.group.addresses import find_free_port, find_own_address, is_loopback
-from strata.run.launch.group.torch_variables import Place, Start, limits_threads, torch_variables
+from strata.run.launch.group.torch_variables import Start, limits_threads, torch_variables
 
-PLACE = Place(rank=3, world_size=5, local_rank=1, local_world_size=2, group_rank=1, group_world_size=2)
+START = Start(
+    master_addr="10.0.0.1",
+    master_port=29400,
+    ranks={0: 2, 1: 3},
+    world_size=5,
+    group_rank=1,
+    group_world_size=2,
+    restarts=2,
+)
 
 
-def variables(place: Place = PLACE, **inherited: str) -> dict[str, str]:
-    start = Start(master_addr="10.0.0.1", master_port=29400, restarts=2)
-    return torch_variables(place, start, run_id="llm", max_restarts=10, inherited=inherited)
+def variables(start: Start = START, member: int = 1, **inherited: str) -> dict[str, str]:
+    return torch_variables(start, member, run_id="llm", max_restarts=10, inherited=inherited)
 
 
 def test_a_worker_gets_every_variable_that_torch_documents() -> None:
@@ -57,8 +64,14 @@ def test_threads_are_limited_where_several_workers_would_use_all_cores(
     inherited: dict[str, str], nproc: int, expected: bool
 ) -> None:
     assert limits_threads(inherited, nproc=nproc) is expected
-    place = Place(rank=0, world_size=nproc, local_rank=0, local_world_size=nproc)
-    assert ("OMP_NUM_THREADS" in variables(place, **inherited)) is expected
+    start = Start(master_addr="h", master_port=1, ranks={each: each for each in range(nproc)}, world_size=nproc)
+    assert ("OMP_NUM_THREADS" in variables(start, 0, **inherited)) is expected
+
+
+def test_workers_that_were_left_out_leave_no_gap() -> None:
+    start = Start(master_addr="h", master_port=1, ranks={0: 0, 2: 1}, world_size=2)
+    named = variables(start, 2)
+    assert [named[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["1", "1", "2", "2"]
 
 
 def test_what_the_user_says_about_nccl_counts() -> None:
