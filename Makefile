@@ -103,6 +103,7 @@ lock: $(READY)  ## resolve and pin all requirements anew
 simulate: $(READY)  ## run the coordinator in SEEDS simulated worlds; START is the first seed
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --start $(or $(START),0)
 	$(BIN)/python -m tests.simulation --replicas --seeds $(or $(REPLICA_SEEDS),1000) --start $(or $(START),0)
+	$(BIN)/python -m tests.simulation --dispatcher --seeds $(or $(DISPATCHER_SEEDS),1000) --start $(or $(START),0)
 
 simulate-bugs: $(READY)  ## look for every planted bug in SEEDS simulated worlds each
 	$(BIN)/python -m tests.simulation --bugs --seeds $(or $(SEEDS),2000)

@@ -13,14 +13,16 @@ from multiprocessing import get_context
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from tests.simulation.bugs import BUGS, REPLICA_BUGS
-from tests.simulation.search import find_bug, run_replica_seeds, run_seeds
+from tests.simulation.bugs import BUGS, DISPATCHER_BUGS, REPLICA_BUGS
+from tests.simulation.dispatching.dispatcher_world import DispatcherWorld
+from tests.simulation.replicas.replica_world import ReplicaWorld
+from tests.simulation.search import find_bug, run_seeds, run_worlds
 
 
 def find_bugs(seeds: range, processes: int) -> int:
     """Look for every planted bug; return how many stayed unseen."""
     unseen = 0
-    bugs = [*REPLICA_BUGS, *BUGS]
+    bugs = [*DISPATCHER_BUGS, *REPLICA_BUGS, *BUGS]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for number, found in enumerate(pool.map(find_bug, bugs, [seeds] * len(bugs))):
             unseen += found is None
@@ -30,9 +32,9 @@ def find_bugs(seeds: range, processes: int) -> int:
     return unseen
 
 
-def _run_replicas(seeds: range) -> int:
-    tally, failures = run_replica_seeds(seeds)
-    print(f"seeds {seeds.start} to {seeds.stop - 1} of replicas: {len(failures)} failures")
+def _run_worlds(kind: type[ReplicaWorld | DispatcherWorld], name: str, seeds: range) -> int:
+    tally, failures = run_worlds(kind, seeds)
+    print(f"seeds {seeds.start} to {seeds.stop - 1} of {name}: {len(failures)} failures")
     for what, count in sorted(tally.items()):
         print(f"  {what:24} {count:>12,}")
     for failure in failures[:3]:
@@ -47,13 +49,16 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--replicas", action="store_true", help="run worlds of several coordinators on one etcd")
+    parser.add_argument("--dispatcher", action="store_true", help="run worlds of the shipped dispatcher")
     parser.add_argument("--bugs", action="store_true", help="look for every planted bug in these worlds instead")
     arguments = parser.parse_args()
     if arguments.bugs:
         sys.exit(find_bugs(range(arguments.start, arguments.start + arguments.seeds), arguments.processes))
     seeds = range(arguments.start, arguments.start + arguments.seeds)
     if arguments.replicas:
-        sys.exit(_run_replicas(seeds))
+        sys.exit(_run_worlds(ReplicaWorld, "replicas", seeds))
+    if arguments.dispatcher:
+        sys.exit(_run_worlds(DispatcherWorld, "the dispatcher", seeds))
     started_s = time.monotonic()
     tally: Counter[str] = Counter()
     failures = []

@@ -11,7 +11,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from tests.simulation.bugs.planting import REPLICA_BUGS
+from tests.simulation.bugs.planting import DISPATCHER_BUGS, REPLICA_BUGS
+from tests.simulation.dispatching.dispatcher_world import DispatcherWorld
 from tests.simulation.replicas.replica_world import ReplicaWorld
 from tests.simulation.violation import ViolationError
 from tests.simulation.world import World
@@ -76,7 +77,11 @@ def run_seeds(seeds: range, *, processes: int) -> Iterator[tuple[int, Counter[st
 
 def find_bug(plant: Callable[[pytest.MonkeyPatch], None], seeds: range) -> int | None:
     """Plant a bug and return the first seed whose world shows it."""
-    kind = ReplicaWorld if plant in REPLICA_BUGS else World
+    kind: Callable[[int], World | ReplicaWorld | DispatcherWorld] = World
+    if plant in REPLICA_BUGS:
+        kind = ReplicaWorld
+    elif plant in DISPATCHER_BUGS:
+        kind = DispatcherWorld
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         for seed in seeds:
@@ -102,17 +107,17 @@ def _run_task(seeds: range) -> tuple[int, Counter[str], list[Failure]]:
     return len(seeds), tally, failures
 
 
-def run_replica_seeds(seeds: range) -> tuple[Counter[str], list[str]]:
-    """Run worlds of replicas; return their tally, and each failure with what happened before it."""
+def run_worlds(kind: type[ReplicaWorld | DispatcherWorld], seeds: range) -> tuple[Counter[str], list[str]]:
+    """Run worlds of replicas or of the dispatcher; return their tally, and each failure with what came before it."""
     tally: Counter[str] = Counter()
     failures = []
     for seed in seeds:
-        world = ReplicaWorld(seed)
+        world = kind(seed)
         try:
             world.run()
         except ViolationError as error:
             lines = "\n".join(f"  {line}" for line in world.trace[-40:])
-            failures.append(f"seed {seed}: {error}\n{lines}\nreplay: ReplicaWorld({seed}).run()")
+            failures.append(f"seed {seed}: {error}\n{lines}\nreplay: {kind.__name__}({seed}).run()")
         tally += world.tally
     return tally, failures
 

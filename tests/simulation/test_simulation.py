@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strata.cluster.cluster import _HANDLERS
-from tests.simulation.bugs import BUGS, REPLICA_BUGS, Plant
+from tests.simulation.bugs import BUGS, DISPATCHER_BUGS, REPLICA_BUGS, Plant
 from tests.simulation.bugs import cluster as cluster_bugs
 from tests.simulation.faults import FAULTS
 from tests.simulation.search import find_bug, run_seed, run_seeds, shrink
@@ -92,7 +92,7 @@ class Replacements:
         self.found.append((table[key], value))
 
 
-@pytest.mark.parametrize("plant", [*BUGS, *REPLICA_BUGS], ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", [*BUGS, *DISPATCHER_BUGS, *REPLICA_BUGS], ids=lambda plant: plant.__name__)
 def test_a_planted_bug_replaces_code_that_is_there_and_shipped(plant: Plant) -> None:
     replacements = Replacements()
     plant(replacements)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.simulation.bugs import client, cluster, coordinator, replication, tenants
-from tests.simulation.bugs.planting import BUGS, REPLICA_BUGS, Plant
+from tests.simulation.bugs import client, cluster, coordinator, dispatcher, replication, tenants
+from tests.simulation.bugs.planting import BUGS, DISPATCHER_BUGS, REPLICA_BUGS, Plant
 
-__all__ = ["BUGS", "REPLICA_BUGS", "Plant", "client", "cluster", "coordinator", "replication", "tenants"]
+__all__ = [
+    "BUGS",
+    "DISPATCHER_BUGS",
+    "REPLICA_BUGS",
+    "Plant",
+    "client",
+    "cluster",
+    "coordinator",
+    "dispatcher",
+    "replication",
+    "tenants",
+]

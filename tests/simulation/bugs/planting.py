@@ -10,6 +10,7 @@ import pytest
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: list[Plant] = []
 REPLICA_BUGS: list[Plant] = []
+DISPATCHER_BUGS: list[Plant] = []
 
 
 def bug(plant: Plant) -> Plant:
@@ -21,6 +22,12 @@ def bug(plant: Plant) -> Plant:
 def replica_bug(plant: Plant) -> Plant:
     """Add a bug that worlds of replicas must show."""
     REPLICA_BUGS.append(plant)
+    return plant
+
+
+def dispatcher_bug(plant: Plant) -> Plant:
+    """Add a bug that worlds of the dispatcher must show."""
+    DISPATCHER_BUGS.append(plant)
     return plant
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.bugs import REPLICA_BUGS
 from tests.simulation.replicas.replica_faults import FAULTS
 from tests.simulation.replicas.replica_world import ReplicaWorld
-from tests.simulation.search import find_bug, run_replica_seeds
+from tests.simulation.search import find_bug, run_worlds
 
 # ``make simulate`` runs many more.
 WORLDS = [pytest.param(range(20), id="0-19"), pytest.param(range(20, 60), id="20-59", marks=pytest.mark.full)]
@@ -28,7 +28,7 @@ QUICK_BUGS = (
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seeds", WORLDS)
 def test_whatever_fails_the_replicas_keep_one_history(seeds: range) -> None:
-    tally, failures = run_replica_seeds(seeds)
+    tally, failures = run_worlds(ReplicaWorld, seeds)
     count = len(seeds)
     assert not failures, f"{len(failures)} of {count} worlds; the first:\n{failures[0]}"
     # A world in which nothing happens proves nothing.
