@@ -114,7 +114,7 @@ class CompressedFile(StreamedFile):
             partial(_decompress, inner, codec), inner.name, size_bytes=size_bytes, key=f"{key}-{codec}", cache=cache
         )
         self._problem = f"its {codec} compression is damaged or cut off"
-        self.check_unchanged = inner.check_unchanged  # type: ignore[method-assign]
+        self.check_unchanged = inner.check_unchanged  # type: ignore[method-assign]  # as its own would be
 
 
 def _decompress(inner: ByteFile, codec: str) -> Any:

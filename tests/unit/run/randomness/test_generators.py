@@ -113,7 +113,7 @@ def test_shared_generators_are_seeded_in_a_block_and_go_on_after_it_as_if_nothin
         with randomness.seeded(2, block):
             drawn.append(numbers())
     with pytest.raises(ZeroDivisionError), randomness.seeded(2, 4):
-        1 / 0  # noqa: B018
+        1 / 0  # noqa: B018 - it is to raise
     assert [before, numbers()] == expected
     assert drawn[0] == drawn[2] != drawn[1]
 
