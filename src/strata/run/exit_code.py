@@ -32,6 +32,14 @@ class ExitCode:
         self._stopped, self._error_before = stopped, _last_error()
         self._folder.note_stop(worker_id=self._worker_id)
 
+    def note_over(self, *, is_finished: bool) -> None:
+        """Let the launcher know that the training is over, so that what follows may take its time."""
+        self._folder.note_over(worker_id=self._worker_id, is_finished=is_finished)
+
+    def discard_over(self) -> None:
+        """Let the launcher know that this process trains again."""
+        self._folder.discard_over(worker_id=self._worker_id)
+
     def _settle(self) -> None:
         if self._stopped is None or self._pid != os.getpid():
             return

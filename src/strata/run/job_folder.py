@@ -23,6 +23,8 @@ KEPT_RUNS = 10
 
 # What a worker that was told to stop writes into the note of its life.
 STOPPED = "stopped"
+# What one writes whose loop over its steps is over, and one that has left its loop.
+FINISHED, LEFT = "finished", "left"
 
 
 class RestartUnit(StrEnum):
@@ -90,6 +92,23 @@ class JobFolder:
         return self.lives / f"{worker_id}.restart-unit"
 
     @property
+    def finished(self) -> Path:
+        """Where workers note that their training loop is over in their present life."""
+        return self.path / "finished"
+
+    def note_over(self, *, worker_id: str, is_finished: bool) -> None:
+        """Let the launcher know that the training is over, whatever this process still does.
+
+        Without ``is_finished`` the script has left its loop, which counts unless the launcher told it to stop before.
+        """
+        if self.finished.is_dir():
+            (self.finished / worker_id).write_text(FINISHED if is_finished else LEFT)
+
+    def discard_over(self, *, worker_id: str) -> None:
+        """Let the launcher know that the training goes on in another loop."""
+        (self.finished / worker_id).unlink(missing_ok=True)
+
+    @property
     def journal(self) -> Path:
         """The journal of a standalone coordinator."""
         return self.path / "journal.db"
@@ -116,7 +135,7 @@ def make_folder(home: Path) -> JobFolder:
     path = home / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     # For their owner alone: it holds the journal, and the token of a standalone coordinator.
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in ("logs", "stacks", "lives"):
+    for each in ("logs", "stacks", "lives", "finished"):
         (path / each).mkdir(parents=True, exist_ok=True)
     fresh = home / f"latest-{os.getpid()}"
     fresh.unlink(missing_ok=True)

@@ -56,6 +56,8 @@ GATHER_S = 600.0
 TELL_AGAIN_S = 15.0
 # A standalone coordinator learns of older checkpoints only when a worker has joined.
 NOTHING_SAVED = "nothing was saved since this start"
+# How often it is looked whether all workers that are left have finished their training.
+LOOK_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -71,6 +73,7 @@ class Launcher:
         self._restarts = Restarts(plan.restarts, min_workers=min(plan.least(self._world.size), plan.nproc))
         self._workers: dict[int, WorkerProcess] = {}
         self._recall = Recall()
+        self._finished: set[int] = set()
         self._given_up: str | None = None
         self._stopped_by: int | None = None
         self._saved = NOTHING_SAVED
@@ -302,14 +305,25 @@ class Launcher:
 
         self._folder.discard_restart_unit(worker_id=worker_id)
         worker = WorkerProcess.start(
-            worker_id, rank, plan.command, environment, pass_on, life=self._folder.lives / worker_id
+            worker_id,
+            rank,
+            plan.command,
+            environment,
+            pass_on,
+            life=self._folder.lives / worker_id,
+            finished=self._folder.finished / worker_id,
         )
         self._workers[member] = worker
+        self._finished.discard(member)
         try:
-            return self._look_into(await worker.wait(), worker.pid)
+            ended = self._look_into(await worker.wait(), worker.pid)
         finally:
             del self._workers[member]
             log_file.close()
+        # Other programs may exit with 0 because they were told to stop.
+        if ended.code == 0 and (ended.is_over or not self._stopping.is_set()):
+            self._finished.add(member)
+        return ended
 
     def _look_into(self, ended: Exit, pid: int) -> Exit:
         """Tell a hang that held the interpreter's lock from a failure: faulthandler ends both with code 1."""
@@ -408,7 +422,23 @@ class Launcher:
                     async with asyncio.timeout(wait_s):
                         await self._impatience.wait()
                 except TimeoutError:
-                    continue
+                    pass
+            await self._spare_finished()
+
+    async def _spare_finished(self) -> None:
+        """Wait while only workers run whose training is over: an export may take longer than the last save."""
+        is_told = False
+        while self._given_up is None and not self._impatience.is_set() and self._workers:
+            if not all(worker.is_over for worker in self._workers.values()):
+                return
+            if not is_told:
+                is_told = True
+                self._say(
+                    f"the training is over, and {self._name_running()} may end their work; signal again to kill them"
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._impatience.wait()
 
     def _name_running(self) -> str:
         return "ranks " + ", ".join(str(worker.rank) for worker in list(self._workers.values())[:5])
@@ -425,6 +455,9 @@ class Launcher:
             return cause.exit_code or 1
         if self._stopped_by is not None:
             name = signal.Signals(self._stopped_by).name
+            if len(self._finished) == self._plan.nproc:
+                self._say(f"{name} came when the training was over: {self._saved}")
+                return 0
             self._say(f"stopped by {name}: {self._saved}; start it again to go on")
             return 128 + self._stopped_by
         return 0

@@ -27,6 +27,8 @@ class Exit:
     """The exception that ended it, if it is a Python program and said so."""
     did_step: bool = False
     """Whether it finished a training step in this life."""
+    is_over: bool = False
+    """Whether its training was over."""
 
     @property
     def is_preempted(self) -> bool:

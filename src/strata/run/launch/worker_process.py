@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from strata.run.exits import PREEMPTED
-from strata.run.job_folder import STOPPED
+from strata.run.job_folder import FINISHED, STOPPED
 from strata.run.launch import group_keeper
 from strata.run.launch.crash import find_crash
 from strata.run.launch.restart_policy import Exit
@@ -47,6 +47,7 @@ class WorkerProcess:
         process: subprocess.Popen[bytes],
         print_line: PrintLine,
         life: Path | None = None,
+        finished: Path | None = None,
         *,
         is_python: bool = False,
     ) -> None:
@@ -56,6 +57,8 @@ class WorkerProcess:
         self._is_python = is_python
         self._print_line = print_line
         self._life = life
+        self._finished = finished
+        self._was_over = False
         self._last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._begun_s = time.monotonic()
         self.ended = asyncio.Event()
@@ -70,13 +73,16 @@ class WorkerProcess:
         print_line: PrintLine,
         *,
         life: Path | None = None,
+        finished: Path | None = None,
     ) -> WorkerProcess:
         """Start it; ``print_line`` gets every line that it writes, with "stdout" or "stderr".
 
-        ``life`` is the file that it makes when it has finished its first step.
+        ``life`` is the file that it makes when it has finished its first step, and ``finished`` when its training is
+        over.
         """
-        if life is not None:
-            life.unlink(missing_ok=True)
+        for path in (life, finished):
+            if path is not None:
+                path.unlink(missing_ok=True)
         process = subprocess.Popen(  # noqa: S603 - to run what the user names is its purpose
             with_its_group(command),
             env={**os.environ, **environment},
@@ -85,12 +91,17 @@ class WorkerProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        return cls(worker_id, rank, process, print_line, life, is_python=command[0] == sys.executable)
+        return cls(worker_id, rank, process, print_line, life, finished, is_python=command[0] == sys.executable)
 
     @property
     def pid(self) -> int:
         """The process."""
         return self._process.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its training is over, and it does what follows, such as an export."""
+        return self._was_over or (self._finished is not None and _read(self._finished) == FINISHED)
 
     def send_signal(self, number: int) -> None:
         """Signal the process; one that has ended already is left alone.
@@ -98,6 +109,7 @@ class WorkerProcess:
         Only a kill reaches what a Python program has started: it would lose its data loaders before it could save. Of
         any other program, such as a shell script, all processes are signalled: the training may be any of them.
         """
+        self._was_over |= self._finished is not None and bool(_read(self._finished))
         send = os.kill if self._is_python and number != signal.SIGKILL else os.killpg
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -110,7 +122,7 @@ class WorkerProcess:
         pumping = asyncio.gather(self._pump("stdout", self._process.stdout), self._pump("stderr", self._process.stderr))
         try:
             code = await wait_for_end(self._process)
-            if code == 0 and self._life is not None and self._life.exists() and self._life.read_text() == STOPPED:
+            if code == 0 and self._life is not None and _read(self._life) == STOPPED:
                 code = PREEMPTED  # the script has caught Stopped
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -128,6 +140,7 @@ class WorkerProcess:
             last_lines=tuple(self._last_lines)[-SHOWN_LINES:],
             crash=find_crash(list(self._last_lines)),
             did_step=self._life is not None and self._life.exists(),
+            is_over=self.is_over,
         )
 
     async def _pump(self, stream: str, pipe: IO[bytes]) -> None:
@@ -185,3 +198,10 @@ def with_its_group(command: Sequence[str]) -> list[str]:
     if not sys.platform.startswith("linux"):
         return list(command)
     return [sys.executable, "-I", "-S", group_keeper.__file__, str(os.getpid()), *command]
+
+
+def _read(note: Path) -> str:
+    try:
+        return note.read_text()
+    except FileNotFoundError:
+        return ""

@@ -41,8 +41,26 @@ class Ending:
         self._exit_code = exit_code
         self.stopped: Stopped | None = None
         """What ended the loop, also where the script has caught it."""
+        self._is_over = False
         self._generation: int | None = None
         self._handed_out: Step | None = None
+
+    def enter_loop(self) -> None:
+        """Let SIGTERM stop this worker after its step: it trains, or is about to."""
+        self._stop.install()
+        if self._is_over:
+            self._is_over = False
+            self._exit_code.discard_over()
+
+    def leave_loop(self, *, is_finished: bool = False) -> None:
+        """Let SIGTERM stop nothing more, and the process exit as one that has finished: the training is over.
+
+        ``is_finished`` says that all steps are done; a loop that the script has left may have been left because of it.
+        """
+        self._stop.leave_loop()
+        if not self._is_over:
+            self._is_over = True
+            self._exit_code.note_over(is_finished=is_finished)
 
     def begin(self) -> None:
         """A loop goes on from here in the present generation."""

@@ -232,7 +232,7 @@ class Run:
         ``recover=False`` Reconfigure is raised instead: for what cannot change its membership and is started again as a
         whole, such as DDP. A worker that gets SIGTERM raises :class:`strata.Stopped` after a step that all have saved.
         """
-        self._stop.install()
+        self._ending.enter_loop()
         if not recover:
             self._note_restart_unit(RestartUnit.GROUP)
         self._meter.total_steps = count_steps(dataset, epochs=epochs, until=until)
@@ -249,7 +249,7 @@ class Run:
 
     def end_step(self, number: int | None, metrics: Mapping[str, SupportsFloat]) -> None:
         """Do what :meth:`step` does, with metrics of any names."""
-        self._stop.install()
+        self._ending.enter_loop()
         if self._is_stop_due:
             self.stop()
         self.step_number = self.next_step if number is None else number
@@ -335,6 +335,8 @@ class Run:
             self._datasets.close()
             self._note(WorkerState.IDLE)
             self._team.close(reason, cause=cause)
+            if cause is Cause.FINISHED and not self._is_stop_due:
+                self._ending.leave_loop()
             self._stop.release()
             self._monitor.close()
             self._watchdog.close()
@@ -422,6 +424,12 @@ class Run:
     def _watched(self, loop: Loop) -> Iterator[Step]:
         try:
             yield from loop.go_through()
+            self._ending.leave_loop(is_finished=True)
+        except GeneratorExit:
+            # By break; a script that breaks because of SIGTERM has not finished.
+            if not self._stop.is_set():
+                self._ending.leave_loop()
+            raise
         finally:
             self._agreement.leave()
             self._watchdog.disarm()

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import end, start
 
+Popen: TypeAlias = "subprocess.Popen[str]"
 pytestmark = [pytest.mark.full, pytest.mark.timeout(150)]
 
 SCRIPT = """
@@ -230,3 +233,125 @@ def test_a_job_that_is_stopped_before_its_workers_join_does_not_say_that_nothing
         process.terminate()
         said, _ = process.communicate(timeout=stretch(50))
     assert "stopped by SIGTERM: nothing was saved since this start" in said, said
+
+
+EXPORT = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+import strata
+
+folder = Path(sys.argv[1])
+how = sys.argv[2]
+
+def export():
+    print("exporting", os.environ.get("RANK"), flush=True)
+    while not (folder / "go on").exists():
+        time.sleep(0.05)
+    print("exported", flush=True)
+
+def main():
+    state = {"steps": np.zeros(1, np.int64)}
+    with strata.join(checkpoints=folder / "c", local="COORDINATOR_URL" not in os.environ) as run:
+        if how == "by hand":
+            run.restore(state)
+            for number in range(1, 4):
+                run.step(number)
+            run.save(state).result()
+        for step in run.steps(state, until=3) if how != "by hand" else ():
+            with step:
+                state["steps"] += 1
+            if how == "left" and step.number == 2:
+                break
+        if how == "inside":
+            export()
+    if how != "inside":
+        export()
+
+main()
+"""
+GOES_ON = "SIGTERM came when the training loop was over"
+
+
+@contextmanager
+def exporting(folder: Path, *arguments: str, launcher: tuple[str, ...] = (), workers: int = 1) -> Iterator[Popen]:
+    """Run a script until all its workers export; they go on when the file "go on" is there."""
+    (folder / "train.py").write_text(EXPORT)
+    with start(
+        [sys.executable, *launcher, folder / "train.py", folder, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(workers):
+                next(line for line in process.stdout if "exporting" in line)
+            yield process
+        finally:
+            end(process)
+
+
+def read_until(process: Popen, what: str) -> str:
+    assert process.stdout is not None
+    return next(line for line in process.stdout if what in line)
+
+
+def finish(process: Popen, folder: Path) -> str:
+    (folder / "go on").touch()
+    said, _ = process.communicate(timeout=stretch(50))
+    return str(said)
+
+
+@pytest.mark.parametrize("how", ["inside", "after", "left", "by hand"])
+def test_sigterm_during_an_export_leaves_it_its_time(tmp_path: Path, how: str) -> None:
+    with exporting(tmp_path, how) as process:
+        process.terminate()
+        read_until(process, GOES_ON)
+        said = finish(process, tmp_path)
+        assert process.returncode == 0, said
+        assert said.count("exported") == 1
+        assert GOES_ON not in said
+
+
+def test_a_second_sigterm_during_an_export_ends_the_process(tmp_path: Path) -> None:
+    with exporting(tmp_path, "after") as process:
+        process.terminate()
+        read_until(process, GOES_ON)
+        process.terminate()
+        assert process.wait(stretch(30)) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("how", ["inside", "after", "by hand"])
+def test_sigterm_at_a_launcher_leaves_exports_their_time_beyond_its_grace(tmp_path: Path, how: str) -> None:
+    launcher = ("-m", "strata", "run", "--standalone", "--nproc", "2", "--grace", "0.1")
+    # Their loop by hand is over for the launcher when their run is closed.
+    with exporting(tmp_path, how, launcher=launcher, workers=2) as process:
+        process.terminate()
+        read_until(process, "the training is over, and ranks 0, 1 may end their work; signal again to kill them")
+        said = finish(process, tmp_path)
+        assert process.returncode == 0, said
+        assert said.count("exported") == 2
+        assert "strata run: SIGTERM came when the training was over: the job is saved up to step 3" in said
+
+
+def test_a_second_sigterm_at_a_launcher_kills_exports(tmp_path: Path) -> None:
+    launcher = ("-m", "strata", "run", "--standalone")
+    with exporting(tmp_path, "after", launcher=launcher) as process:
+        process.terminate()
+        read_until(process, GOES_ON)
+        process.terminate()
+        assert process.wait(stretch(50)) == 143
+
+
+def test_a_program_that_ends_with_0_because_it_was_told_to_is_not_finished(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(0))\nprint('ready', flush=True)\nsignal.pause()\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    command = [sys.executable, "-m", "strata", "run", "--standalone", tmp_path / "train.py"]
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        read_until(process, "ready")
+        process.terminate()
+        assert process.wait(stretch(50)) == 143
