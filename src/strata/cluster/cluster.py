@@ -29,6 +29,7 @@ MAX_PAUSE_S = 1.0
 _HANDLERS: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
     kind: getattr(Job, snake_case(kind)) for kind in c.COMMANDS if kind is not c.RemoveJob
 }
+_HANDLERS[c.ArriveAgain] = Job.arrive_at_barrier
 RULES = 1
 """The rules that commands are decided by now. Each entry of a journal names its own, and is replayed by them.
 

@@ -411,3 +411,13 @@ COMMANDS: tuple[type[JobCommand], ...] = tuple(
     if isinstance(kind, type) and issubclass(kind, JobCommand) and "Command" not in kind.__name__
 )
 """Every kind of command to a job. The wire and the cluster derive their tables from it."""
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
+class ArriveAgain(ArriveAtBarrier):
+    """The same arrival, repeated by the coordinator for a call that waits: nothing was heard of the worker itself.
+
+    It is not among the COMMANDS, because nobody sends it.
+    """
+
+    is_sign_of_life: ClassVar[bool] = False

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from functools import cached_property, partial
 from itertools import islice
 
@@ -143,6 +144,8 @@ class Sessions:
                 with suppress(JournalUnavailableError):
                     await dispatcher.ask(command, by)
                 await asyncio.wait((future,), timeout=ARRIVE_AGAIN_S)
+                # Its client may be frozen meanwhile: only what it sends itself renews its lease.
+                command = c.ArriveAgain(**{each.name: getattr(command, each.name) for each in fields(command)})
             return future.result()
         finally:
             waiting = self._waiters.get(key, set())

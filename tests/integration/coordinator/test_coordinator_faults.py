@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from strata.coordinator.server import Coordinator, CoordinatorConfig
 from strata.errors import BarrierTimeoutError, DatasetConflictError
 from tests.testbed.client_process import WORKER, worker_process
 from tests.testbed.coordinator import CoordinatorProcess
-from tests.testbed.process import run_program
+from tests.testbed.pace import stretch
+from tests.testbed.process import end, read_line, run_program, start
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.full
@@ -65,6 +67,52 @@ def test_a_repeated_change_of_a_key_destroys_no_one_s_value_through_kills_of_the
     assert not change(b"late", mine.token, "late").is_set
     with service.serving():
         assert get_key(service.url, "llm", "lock") == KeyValue(value=b"b", token=theirs.token)
+
+
+# A worker of another language: unary calls alone, and heartbeats from a thread while it waits.
+UNARY = """
+import sys, threading, time, grpc
+from strata.wire._generated import coordinator_pb2 as pb
+from strata.wire._generated import coordinator_pb2_grpc as stubs
+url, name = sys.argv[1:]
+stub = stubs.CoordinatorStub(grpc.insecure_channel(url))
+who = {"worker_id": name, "incarnation": "1"}
+lease_s = stub.RegisterWorker(pb.RegisterWorker(**who), wait_for_ready=True).lease_s
+def beat():
+    while True:
+        stub.Heartbeat(pb.Heartbeat(**who))
+        time.sleep(lease_s / 6)
+threading.Thread(target=beat, daemon=True).start()
+print("registered", flush=True)
+generation = int(sys.stdin.readline())
+print("waits", flush=True)
+stub.WaitBarrier(pb.ArriveAtBarrier(**who, generation=generation, name="b", expected=3, timeout_s=600))
+"""
+
+
+def test_a_frozen_unary_client_at_a_barrier_is_found_out_and_one_that_beats_stays(tmp_path: Path) -> None:
+    lease_s = stretch(2)
+    service = CoordinatorProcess(tmp_path, "--lease", str(lease_s))
+    with service.serving(), ExitStack() as stack:
+        clients = []
+        for name in ("frozen", "well"):
+            command = [sys.executable, "-c", UNARY, service.url, name]
+            pipe = subprocess.PIPE
+            clients.append(start(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True))
+            stack.callback(end, clients[-1])
+            assert read_line(clients[-1]) == "registered\n"
+        generation = service.job().generation
+        for client in clients:
+            assert client.stdin is not None
+            client.stdin.write(f"{generation}\n")
+            client.stdin.flush()
+            assert read_line(client) == "waits\n"
+        wait_until(lambda: [each.arrived for each in service.job().barriers] == [2])
+        time.sleep(2 * lease_s)
+        assert set(service.states().values()) <= {"idle", "initializing"}, "who beats outlives its lease at a barrier"
+        clients[0].send_signal(signal.SIGSTOP)
+        wait_until(lambda: service.states()["frozen"] == "failed")
+        assert service.states()["well"] != "failed"
 
 
 # Holds the interpreter's lock, as a library may that does not let go of it, and then says who is there.

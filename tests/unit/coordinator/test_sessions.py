@@ -160,6 +160,31 @@ async def test_whoever_arrives_by_a_single_call_during_a_write_that_the_journal_
         assert await waiting == last
 
 
+async def test_a_call_that_waits_at_a_barrier_is_no_sign_of_life_of_its_worker(
+    shared: tuple[Sessions, Dispatcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen client keeps its call open; the coordinator repeats the arrival by itself."""
+    monkeypatch.setattr(module, "ARRIVE_AGAIN_S", 0.0)
+    sessions, dispatcher = shared
+    waiting = await wait_alone(sessions, dispatcher)
+    (member, _) = dispatcher.cluster.job("default").membership.present()
+    lease_until_s, repeated, apply = member.lease_until_s, asyncio.Event(), dispatcher.cluster.apply
+
+    def note(command: c.Command, now_s: float) -> object:
+        if isinstance(command, c.ArriveAtBarrier):
+            repeated.set()
+        return apply(command, now_s)
+
+    monkeypatch.setattr(dispatcher.cluster, "apply", note)
+    async with asyncio.timeout(stretch(20)):
+        await repeated.wait()
+    assert member.lease_until_s == lease_until_s
+    await dispatcher.ask(c.Heartbeat(worker_id="a", incarnation="1"))
+    assert member.lease_until_s > lease_until_s
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def wait_alone(sessions: Sessions, dispatcher: Dispatcher) -> asyncio.Task[object]:
     """Let one of two workers arrive at a barrier by a single call."""
     for worker in "ab":

@@ -113,6 +113,8 @@ class Elector:
         self._follower = self._follow()
         self._journal: EtcdJournal | None = None
         self._term: Term | None = None
+        # The journal's head as it was seen last.
+        self._known = jp.Head()
         self._taking_over: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self._silent_beats = 0
@@ -194,10 +196,11 @@ class Elector:
 
     async def _look(self) -> None:
         """Read who leads, and how far the journal is."""
-        known = self._follower.applied if self._term is None else self._term.head.last
         answer = await self._call(partial(self._client.range, t.read_meta(self._keys), timeout_s=self._beat_s))
         meta = t.find_meta(self._keys, answer)
-        self._ballot.check_not_older(meta, known)
+        self._ballot.check_not_older(meta, self._known)
+        if meta.head is not None:
+            self._known = meta.head
         leader_lease = None if meta.leader is None else meta.leader.lease
         self._election.seen(leader_lease, revision=meta.revision)
         head = meta.head or jp.Head()

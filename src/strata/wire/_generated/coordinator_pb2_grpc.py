@@ -277,7 +277,8 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WaitBarrier(self, request, context):
-        """Returns when the barrier is released, or fails with the reason why it will not be.
+        """Returns when the barrier is released, or fails with the reason why it will not be. A call that waits is no sign of
+        life: send Heartbeat or StreamHeartbeats meanwhile, or the worker's lease ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,7 +25,16 @@ from strata.coordinator.etcd.target import EtcdTarget
 from strata.coordinator.failing.faults import Fault
 from strata.coordinator.journal.etcd import transactions as t
 from strata.coordinator.journal.etcd.log_reader import LogReader
-from strata.coordinator.journal.etcd.records import Keys, cut, decode_head, digest, encode_batch, join_pieces, next_term
+from strata.coordinator.journal.etcd.records import (
+    FORMAT,
+    Keys,
+    cut,
+    decode_head,
+    digest,
+    encode_batch,
+    join_pieces,
+    next_term,
+)
 from strata.coordinator.journal.protocol import Entry
 from strata.errors import (
     CoordinatorLostError,
@@ -198,9 +207,12 @@ class EtcdJournal:
             return JournalUnavailableError(self.where, _advise(str(error)))
         return JournalBrokenError(self.where, f"etcd refuses it: {error}", hint=_HINT)
 
-    def check_not_older(self, found: t.Meta, known: int) -> None:
+    def check_not_older(self, found: t.Meta, known: jp.Head) -> None:
         """Raise JournalBrokenError if etcd holds less of this journal than it did: it was wiped, or put back."""
-        if known > (0 if found.head is None else found.head.last):
+        head = found.head or jp.Head()
+        if head.version > FORMAT:
+            return  # of a newer Strata, in which its numbers may mean something else
+        if head.term < known.term or head.last < known.last:
             raise self._gone(found)
 
     def _gone(self, found: t.Meta) -> JournalBrokenError:
