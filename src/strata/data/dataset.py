@@ -139,6 +139,11 @@ class Dataset:
         """
         return self._position.take_delivered()
 
+    @property
+    def last_rows(self) -> Sequence[tuple[int, int, int]]:
+        """The rows (shard, start, stop) of the batch that was handed to the loop last."""
+        return self._position.last_rows
+
     def skipped(self) -> list[SkippedRows]:
         """Return the rows that could not be read so far and were left out; they count as delivered.
 

@@ -135,6 +135,21 @@ CONTEXTS = {
         prelude=MODEL + 'run = strata.join(checkpoints="checkpoints", local=True)\ndef evaluate(model): pass\n',
         postlude="run.close()\n",
     ),
+    "blocks": Context(
+        prelude=MODEL
+        + """
+SIZE = len(model["weights"])
+def block_gradient(model, batch):
+    return np.full(SIZE, np.random.random(), np.float32)
+def add_up_and_step(optimizer, vectors):
+    for each in vectors:
+        model["weights"] += each
+run = strata.join(checkpoints="checkpoints", save_every="5 steps")
+""",
+        postlude="assert run.checkpoints.list_checkpoints()[-1] == 15\nrun.close()\n",
+        workers=2,
+        prepare=_write_data,
+    ),
     "ddp": Context(prelude=MODEL, replaced=_BUCKETS, workers=2, part="torch"),
     "script": Context(prepare=_write_script),
     "stopped job": Context(prepare=_train_and_stop),

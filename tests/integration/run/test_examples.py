@@ -71,6 +71,18 @@ def test_jax(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.part("torch")
+def test_dropout_is_the_same_for_any_number_of_workers(folder: Path, tmp_path: Path) -> None:
+    losses = []
+    for nproc in (1, 3):
+        (tmp_path / str(nproc)).mkdir()
+        (tmp_path / str(nproc) / "data").symlink_to(folder / "data")
+        losses.append(re.findall(r"step (\d+): loss ([\d.]+)", run("dropout.py", tmp_path / str(nproc), nproc=nproc)))
+    assert [int(step) for step, _ in losses[0]] == [*range(1, 31)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.part("torch")
 def test_lora_writes_little_more_than_its_adapters(folder: Path) -> None:
     sizes = re.findall(r"step (\d+): ([\d.]+) MB", run("lora.py", folder, nproc=2))
     assert [int(step) for step, _ in sizes] == [0, 5, 10, 15, 20]

@@ -64,6 +64,8 @@ class Position:
         self._leased: dict[int, int] = {}
         self._fresh: list[tuple[int, list[Row]]] = []
         self._unreported: list[tuple[int, list[Row]]] = []
+        self.last_rows: Sequence[Row] = ()
+        """The rows of the batch that was delivered last."""
 
     @property
     def epoch(self) -> int:
@@ -121,6 +123,7 @@ class Position:
     def record(self, epoch: int, rows: Sequence[Row]) -> None:
         """Count rows as delivered."""
         _extend(self._fresh, epoch, rows)
+        self.last_rows = rows
         if self._reported:
             _extend(self._unreported, epoch, rows)
         if len(self._fresh) > 1 or len(self._fresh[-1][1]) > _MANY_ROWS:

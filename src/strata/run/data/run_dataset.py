@@ -25,6 +25,7 @@ from strata.data.rows.skips import SkippedRows
 from strata.data.text.assembled import AssembledDataset
 from strata.errors import RewindError
 from strata.run.data.batch_numbers import BatchNumbers
+from strata.run.data.blocks import Block, count_rows, cut_batch
 from strata.run.data.dataset_sources import (
     DatasetOptions,
     Source,
@@ -195,6 +196,31 @@ class RunDataset:
             self.passed += 1
             # They are of the next step: a cut of the last one is without them, whoever has reported them by then.
             self._passed_over += [(self._step + 1, epoch, spans) for epoch, spans in self._dataset.delivered()]
+
+    def blocks(self, batch: Batch) -> list[Block]:
+        """Cut the batch that was handed out last into the fixed blocks of the global batch that this worker has of it.
+
+        All blocks of a global batch, over all workers in the order of ranks, are the same for any number of workers.
+        """
+        options, plan = self._dataset.plan.options, self._dataset.plan
+        for is_so, what in (
+            (not self._params.is_global, f"order={str(self._params.data_order)!r}: its batches depend on the workers"),
+            (self._assembled is not None, "packed documents: which sequences they become depends on the workers"),
+            (options.filter is not None, "a filter: a block would lose samples"),
+            (plan.on_error == "skip", "on_error='skip': a block would lose samples"),
+        ):
+            if is_so:
+                raise ValueError(f"dataset {self.name!r} has no fixed blocks with {what}")
+        num_rows = count_rows(batch)
+        if num_rows == 0:
+            return []
+        ((_, start, stop),) = self._dataset.last_rows
+        if num_rows != stop - start:
+            raise ValueError(
+                f"the batch has {num_rows} rows for {stop - start} samples of dataset {self.name!r}; blocks need a "
+                "transform that returns one row for each, and the batch that was handed out last"
+            )
+        return cut_batch(batch, start, block_size=self._block_size)
 
     def _go_on(self) -> Iterator[Batch]:
         if self._failure is not None:

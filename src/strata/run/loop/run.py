@@ -48,6 +48,7 @@ from strata.run.watchdog.waits import Waits
 from strata.run.watchdog.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from strata.run.data.blocks import Block
     from strata.run.data.dataset_sources import DatasetOptions, Source
     from strata.run.data.run_dataset import RunDataset
 
@@ -273,6 +274,13 @@ class Run:
             alone = self._team.client is None
             self._is_save_due |= alone
             self._is_stop_due = alone or self._schedule.may_leave or is_stopping or self._agreement.has_failed()
+
+    def seeded(self, block: Block) -> AbstractContextManager[None]:
+        """Seed random numbers by (seed, next step, block) within the ``with`` block; then they go on as before.
+
+        Dropout in it is the same for any number of workers. The seed is the one given to :func:`strata.join`, or 0.
+        """
+        return self._randomness.seeded(self.next_step, block.number)
 
     def should_save(self) -> bool:
         """Whether the state is to be saved after the step that was last said to be done; the same for all workers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 
@@ -13,6 +14,7 @@ from strata.reported_numbers import ReportedNumbers
 
 if TYPE_CHECKING:
     from strata.data.loading.batches import Batch
+    from strata.run.data.blocks import Block
     from strata.run.data.run_dataset import RunDataset
     from strata.run.loop.ending import Ending
     from strata.run.loop.run import Run
@@ -30,10 +32,19 @@ class Step:
     """
 
     def __init__(
-        self, number: int, epoch: int, batch: Batch | None, *, data_wait_s: float, numbers: ReportedNumbers
+        self,
+        run: Run,
+        dataset: RunDataset | None,
+        *,
+        epoch: int,
+        batch: Batch | None,
+        data_wait_s: float,
+        numbers: ReportedNumbers,
     ) -> None:
+        self._run = run
+        self._dataset = dataset
         self._numbers = numbers
-        self.number = number
+        self.number = run.next_step
         self.epoch = epoch
         self.batch = batch
         self.data_wait_s = data_wait_s
@@ -47,6 +58,16 @@ class Step:
         NumPy's numbers and tensors with one element count. Other values are left out with a warning and end nothing.
         """
         self.metrics.update(self._numbers.clean(metrics))
+
+    def blocks(self) -> list[Block]:
+        """Return this worker's blocks of the step's global batch, as :meth:`strata.RunDataset.blocks` does."""
+        if self._dataset is None or self.batch is None:
+            return []
+        return self._dataset.blocks(self.batch)
+
+    def seeded(self, block: Block) -> AbstractContextManager[None]:
+        """As :meth:`strata.Run.seeded`: random numbers that are the same for any number of workers."""
+        return self._run.seeded(block)
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +152,7 @@ class Loop:
             data_wait_s = time.monotonic() - began_s
             if batch is None and dataset is not None and self._ending.is_over_without_data(dataset):
                 break
-            step = Step(run.next_step, epoch, batch, data_wait_s=data_wait_s, numbers=self._numbers)
+            step = Step(run, dataset, epoch=epoch, batch=batch, data_wait_s=data_wait_s, numbers=self._numbers)
             yield from self._ending.hand_out(step)
             if step.interruption is not None:
                 raise step.interruption
