@@ -113,16 +113,19 @@ class Process:
 
     def meet(self, name: str, **fields: Any) -> Wait:
         """Arrive at a barrier."""
+        self.world.invariants.trains(self)
         number, actions = self.protocol.meet(name, self.world.now_s, **fields)
         self._meets = number, fields["generation"]
         return self._asked(number, actions)
 
     def report(self, **fields: Any) -> Wait:
         """Report progress."""
+        self.world.invariants.trains(self)
         return self._asked(*self.protocol.report(self.world.now_s, **fields))
 
     def begin_save(self, step: int, generation: int, part: Part, *, insists: bool) -> Wait:
         """Save a part in the background: written after a while, or dropped if the store does not take it."""
+        self.world.invariants.trains(self)
         number = self.protocol.begin_part(step, generation)
         path = f"step_{step}/{generation}-{self.name}-{number}"
 
@@ -172,8 +175,9 @@ class Process:
                 case a.Refuse(error=error):
                     self.world.invariants.refused(self, error)
                     self.world.note(f"{self.name} is refused: {error}")
-                    self.end()
+                    # One that was replaced is to stop by itself, at its next step.
                     if not isinstance(error, DuplicateWorkerError):
+                        self.end()
                         self.world.start_worker_later(self.worker_id, 1.0)
         self._arm()
 

@@ -27,6 +27,7 @@ from tests.simulation.process import Process
 from tests.simulation.programs.counting import count
 from tests.simulation.programs.locking import lock
 from tests.simulation.programs.neighbours import TENANTS, Neighbours
+from tests.simulation.programs.stepping import step_alone
 from tests.simulation.programs.training import Training
 from tests.simulation.store import Store
 from tests.simulation.violation import ViolationError
@@ -149,7 +150,8 @@ class World:
             self._last_start_ms = max(int(self.now_s * 1000), self._last_start_ms + 1)
             name = f"p{next(self._names)}"
             process = self.workers[worker_id] = Process(self, worker_id, name, start_ms=self._last_start_ms)
-            process.start(Training(self, process).run(), count(self, process), lock(self, process))
+            beside = (program(self, process) for program in (count, lock, step_alone))
+            process.start(Training(self, process).run(), *beside)
 
     def start_worker_later(self, worker_id: str, delay_s: float) -> None:
         """Start a worker's process after a while."""

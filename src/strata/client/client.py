@@ -101,6 +101,12 @@ class Client:
         """What carries the frames now: channel, stream, or nothing."""
         return self._driver.kind
 
+    def check(self, generation: int) -> None:
+        """Raise why this worker must not go on training in a generation, as far as it is known here."""
+        error = self._driver.protocol.check(generation)
+        if error is not None:
+            raise error
+
     def wait_registered(self, timeout_s: float = 30.0) -> Registered:
         """Return the worker's place in its job, when the coordinator has taken it in."""
         self.heartbeat(timeout_s=timeout_s)
@@ -169,6 +175,7 @@ class Client:
     def get_rank_info(self) -> RankInfo:
         """Return the worker's present rank, as last heard; waits only if it is known that there is a new one."""
         protocol = self._driver.protocol
+        self.check(protocol.generation)
         if protocol.registered is None:
             self.wait_registered()
         if protocol.rank_info.generation < protocol.generation:

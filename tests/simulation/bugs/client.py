@@ -16,7 +16,7 @@ from strata.client.worker.meetings import Meetings
 from strata.client.worker.protocol import WorkerProtocol
 from strata.client.worker.requests import Requests
 from strata.cluster.commits import CommitProgress
-from strata.errors import Recovery, StrataError
+from strata.errors import Recovery, StaleGenerationError, StrataError
 from tests.simulation.bugs.planting import bug, nothing, wrap
 
 # The worker's half.
@@ -130,6 +130,15 @@ def take_collecting_for_committed(patch: pytest.MonkeyPatch) -> None:
 @bug
 def never_ask_what_became_of_a_part(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(client_commits, "ASK_AGAIN_S", 1e9)
+
+
+@bug
+def go_on_as_a_member_after_a_refusal(patch: pytest.MonkeyPatch) -> None:
+    def check(self: WorkerProtocol, generation: int) -> StrataError | None:
+        stale = StaleGenerationError(self.worker.worker_id, sent=generation, current=self.generation)
+        return None if generation == self.generation else stale
+
+    patch.setattr(WorkerProtocol, "check", check)
 
 
 @bug

@@ -125,9 +125,12 @@ class Training:
         self._reports.append(self.process.report(**where, spans=tuple(spans)))
 
     def _check(self) -> None:
-        """Raise if a report was refused, or the generation is over."""
-        if self.process.protocol.generation != self.generation:
+        """Raise if a report was refused, the generation is over, or another process is this worker now."""
+        over = self.process.protocol.check(self.generation)
+        if isinstance(over, MembershipError):
             raise RejoinError
+        if over is not None:
+            raise CrashError(str(over))
         for wait in self._reports:
             answer = self.process.answer_of(wait)
             if isinstance(answer, MembershipError):

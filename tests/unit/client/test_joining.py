@@ -10,7 +10,7 @@ from strata.client.worker.states import State
 from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.replies import Done, HeartbeatReply, Registered
-from strata.cluster.values import RankInfo
+from strata.cluster.values import PartReport, RankInfo
 from strata.errors import (
     DuplicateWorkerError,
     JobFullError,
@@ -18,8 +18,9 @@ from strata.errors import (
     StrataError,
     UnknownJobError,
     UnknownWorkerError,
+    WorkerActiveError,
 )
-from tests.unit.client.protocol_worker import LEASE_S, REFUSED, Worker
+from tests.unit.client.protocol_worker import LEASE_S, REFUSED, Worker, report
 
 
 def test_a_refused_heartbeat_does_not_end_the_heartbeats(worker: Worker) -> None:
@@ -47,6 +48,73 @@ def test_a_registration_without_an_answer_is_tried_on_another_connection() -> No
     worker = Worker(joins=False)
     worker.take(worker.protocol.connected(worker.now_s))
     assert [type(action) for action in worker.pass_time(11.0)] == [a.Disconnect, a.Connect]
+
+
+def replace(worker: Worker) -> DuplicateWorkerError:
+    """Let the worker learn that another process has its name."""
+    stale = StaleIncarnationError("a", worker.protocol.worker.incarnation, state="training")
+    (again,) = worker.reply(worker.sent(c.Heartbeat)[-1].number, stale)
+    assert isinstance(again, a.Send)
+    error = DuplicateWorkerError("default", "a")
+    worker.reply(again.number, error)
+    return error
+
+
+def test_a_worker_that_was_replaced_is_refused_whatever_it_asks_and_waits_for_nothing(worker: Worker) -> None:
+    waiting, asking = worker.meet("step", generation=1), worker.ask(c.GetKey(key="k"))
+    part = worker.protocol.begin_part(5, 1)
+    assert worker.protocol.check(1) is None
+    error = replace(worker)
+    assert [worker.answer(number) for number in (waiting, asking)] == [error] * 2
+    for generation in (1, 2):
+        assert worker.protocol.check(generation) is error
+    later = [worker.meet("again", generation=1), worker.ask(c.GetKey(key="k")), report(worker)]
+    committed = PartReport("p", 1, "d")
+    worker.take(worker.protocol.commit_part(part, worker.now_s, epoch=0, report=committed, timeout_s=100.0))
+    assert [worker.answer(number) for number in (*later, part)] == [error] * 4
+
+
+def test_a_worker_that_was_replaced_while_the_coordinator_was_away_is_refused_when_it_is_back(worker: Worker) -> None:
+    worker.take(worker.protocol.lost(worker.now_s))
+    assert worker.protocol.check(1) is None, "the outage of a coordinator ends no training"
+    sent = worker.take(worker.protocol.connected(worker.now_s))
+    worker.reply(sent[-1].number, DuplicateWorkerError("default", "a"))
+    assert isinstance(worker.protocol.check(1), DuplicateWorkerError)
+
+
+def test_a_member_whose_name_a_later_process_has_does_not_wait_for_its_end(worker: Worker) -> None:
+    """The coordinator that knew both lost its journal."""
+    worker.take(worker.protocol.lost(worker.now_s))
+    sent = worker.take(worker.protocol.connected(worker.now_s))
+    worker.reply(sent[-1].number, WorkerActiveError("default", "a"))
+    assert isinstance(worker.protocol.check(1), DuplicateWorkerError)
+    first = Worker(joins=False)
+    sent = first.take(first.protocol.connected(first.now_s))
+    first.reply(sent[-1].number, WorkerActiveError("default", "a"))
+    assert first.protocol.check(0) is None, "it waits for the lease of the other one"
+
+
+def test_who_asked_learns_of_a_refusal_when_it_is_known_whether_the_worker_was_replaced(worker: Worker) -> None:
+    """Told at once that it is no member, a script that cannot recover ends, and would be started again into a fight."""
+    reported = report(worker)
+    stale = StaleIncarnationError("a", "1-p.1", state="training")
+    (again,) = worker.reply(worker.sent(c.ReportProgress)[-1].number, stale)
+    assert isinstance(again, a.Send)
+    assert not worker.is_answered(reported)
+    error = DuplicateWorkerError("default", "a")
+    worker.reply(again.number, error)
+    assert worker.answer(reported) is error
+
+
+def test_who_asked_learns_that_the_worker_was_declared_dead_when_it_has_joined_again(worker: Worker) -> None:
+    reported = report(worker)
+    stale = StaleIncarnationError("a", "1-p.1", state="failed")
+    (again,) = worker.reply(worker.sent(c.ReportProgress)[-1].number, stale)
+    assert isinstance(again, a.Send)
+    worker.reply(again.number, Registered(rank=0, world_size=1, generation=5, waits_for=0, lease_s=LEASE_S))
+    assert not worker.is_answered(reported)
+    worker.reply(worker.sent(c.ReportProgress)[-1].number, stale)
+    assert worker.answer(reported) is stale
 
 
 def test_a_worker_that_was_declared_dead_joins_in_its_next_life(worker: Worker) -> None:

@@ -26,7 +26,15 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.replies import Done, HeartbeatReply, Registered, Reply
 from strata.cluster.values import CommitRecord, PartReport, RankInfo
-from strata.errors import NotLeaderError, Recovery, StaleGenerationError, StaleIncarnationError, StrataError
+from strata.errors import (
+    DuplicateWorkerError,
+    NotLeaderError,
+    Recovery,
+    StaleGenerationError,
+    StaleIncarnationError,
+    StrataError,
+    WorkerActiveError,
+)
 
 # Shorter than a lease: a coordinator that was frozen meanwhile must not cost the worker its place.
 JOIN_TIMEOUT_S = 5.0
@@ -83,6 +91,18 @@ class WorkerProtocol:
         """Return a command of this worker in the generation that it knows of."""
         return self.worker_command(kind, generation=self.generation, **fields)
 
+    def check(self, generation: int) -> StrataError | None:
+        """Return why this worker must not go on training in a generation; None while it may.
+
+        A worker that the coordinator has refused is no member of any, whatever it was told before: another process has
+        its name. While the coordinator is away, it goes on.
+        """
+        if self.refusal is not None:
+            return self.refusal
+        if generation != self.generation:
+            return StaleGenerationError(self.worker.worker_id, sent=generation, current=self.generation)
+        return None
+
     # What happens to the connection.
 
     def start(self, now_s: float) -> list[Action]:
@@ -138,8 +158,7 @@ class WorkerProtocol:
                     # Before whoever asked gets the error: it is no failure, for another generation has begun.
                     self._take_generation(reply.current)
                 self.heartbeats.answered(number)
-                self._requests.receive(number, reply)
-                self._take_news(reply)
+                self._take_answer(number, reply)
         return self._take_actions()
 
     def receive_effect(self, effect: e.Effect, now_s: float) -> list[Action]:
@@ -214,6 +233,8 @@ class WorkerProtocol:
     ) -> tuple[int, list[Action]]:
         """Arrive at a barrier of a generation, by default the present one; the answer is its release, or why not."""
         self._timers.now_s = now_s
+        if self.refusal is not None:
+            return self._answer_refused(self._requests.next_number(), self.refusal)
         number = self.meetings.meet(name, generation=self.generation if generation is None else generation, **fields)
         return number, self._take_actions()
 
@@ -226,6 +247,8 @@ class WorkerProtocol:
     ) -> list[Action]:
         """Report a durable part; the answer comes when its checkpoint is committed, or will not be."""
         self._timers.now_s = now_s
+        if self.refusal is not None:
+            return self._answer_refused(number, self.refusal)[1]
         self._commits.commit_part(number, epoch, report, timeout_s=timeout_s)
         return self._take_actions()
 
@@ -283,6 +306,9 @@ class WorkerProtocol:
             case StrataError() if reply.recovery is Recovery.REJOIN:
                 self._next_life()
                 self._register()
+            case WorkerActiveError() if self.registered is not None:
+                # It was a member, and a process that was started later has its name: it will not give it back.
+                self._refuse(DuplicateWorkerError(self.worker.job_id, self.worker.worker_id))
             case StrataError() if reply.recovery is Recovery.RETRY:
                 attempt = self._attempt
                 self._timers.after(self._pause_s(), lambda: self._register() if attempt == self._attempt else None)
@@ -333,6 +359,16 @@ class WorkerProtocol:
 
     # What replies and effects tell.
 
+    def _take_answer(self, number: int, reply: Reply | StrataError) -> None:
+        if isinstance(reply, StaleIncarnationError):
+            self._rejoin(reply)
+            if self.state is State.JOINING:
+                # Declared dead or replaced: the registration that is under way tells which. Whoever asked learns it
+                # then, for one that was replaced must not be started again.
+                return
+        self._requests.receive(number, reply)
+        self._take_news(reply)
+
     def _take_news(self, reply: Reply | StrataError) -> None:
         """Learn from any reply which generation it is, and whether this worker is in it."""
         if isinstance(reply, HeartbeatReply):
@@ -357,14 +393,17 @@ class WorkerProtocol:
 
     def _ask(self, make: Callable[[], c.JobCommand], timeout_s: float | None) -> tuple[int, list[Action]]:
         if self.refusal is not None:
-            number = self._requests.next_number()
-            return number, [Answer(number, self.refusal)]
+            return self._answer_refused(self._requests.next_number(), self.refusal)
         answered: list[int] = []
         number = self._requests.ask(
             make, lambda reply: self._actions.append(Answer(answered[0], reply)), timeout_s=timeout_s
         )
         answered.append(number)
         return number, self._take_actions()
+
+    def _answer_refused(self, number: int, refusal: StrataError) -> tuple[int, list[Action]]:
+        """Answer at once: nothing is sent any more, and nobody would end the wait."""
+        return number, [Answer(number, refusal)]
 
     def _drop(self, reason: str) -> None:
         self._search.suspect()

@@ -178,9 +178,8 @@ class CoordinatedTeam:
             self._pause(deadline_s)
 
     def check(self, rank_info: RankInfo) -> None:
-        """Raise Reconfigure if the generation is over."""
-        if self.client.generation != rank_info.generation:
-            raise Reconfigure(rank_info.generation, self.client.why_changed)
+        """Raise Reconfigure if the generation is over, DuplicateWorkerError if another process is this worker."""
+        self._guard(rank_info, lambda: self.client.check(rank_info.generation))
         self._guard(rank_info, self._check_reports)
 
     def exchange(self, rank_info: RankInfo, name: str, payload: bytes, *, timeout_s: float | None) -> list[bytes]:

@@ -118,7 +118,7 @@ class Team(Protocol):
         ...
 
     def check(self, rank_info: RankInfo) -> None:
-        """Raise Reconfigure if the generation is over."""
+        """Raise Reconfigure if the generation is over, DuplicateWorkerError if another process is this worker."""
         ...
 
     def exchange(self, rank_info: RankInfo, name: str, payload: bytes, *, timeout_s: float | None) -> list[bytes]:
