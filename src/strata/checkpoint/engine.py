@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
     from strata.storage import Storage
 
 log = logging.getLogger(__name__)
+
+# How many checkpoints a load tries, and how often one that is listed and cannot be found.
+LOOKS = 1_000
+LOOKS_AT_ONE = 3
 
 
 class _ParentGoneError(Exception):
@@ -252,18 +257,29 @@ class Engine:
         await self.read_rewinds()
         skipped: list[CheckpointError] = []
         suspects: list[SuspectCheckpointError] = []
-        for newest in reversed(await self.catalog.steps()):
+        passed: set[int] = set()
+        gone: Counter[int] = Counter()
+        for _ in range(LOOKS):
+            # Listed again each time: while this process read one, retention elsewhere may have replaced them all.
+            newest = max(set(await self.catalog.steps()) - passed, default=None)
+            if newest is None:
+                break
             try:
                 return await self.load(newest, like, only, skipped, allow_suspect=allow_suspect)
             except SuspectCheckpointError as error:
                 log.warning("%s; passing over it", error)
                 skipped.append(error)
                 suspects.append(error)
+                passed.add(newest)
             except DamagedCheckpointError as error:
                 log.error("%s; falling back to an older checkpoint", error)  # noqa: TRY400 - the message says it all
                 skipped.append(error)
-            except CheckpointNotFoundError:
-                continue  # deleted since it was listed
+                passed.add(newest)
+            except CheckpointNotFoundError as error:
+                log.info("%s; looking again", error)
+                gone[newest] += 1
+                if gone[newest] == LOOKS_AT_ONE:
+                    passed.add(newest)
         for suspect in suspects:
             log.error("there is no checkpoint left that is not suspect; restoring step %d, which is", suspect.step)
             try:
@@ -286,15 +302,15 @@ class Engine:
         """Restore a step; ``skipped`` says why it is not a newer one."""
         with counted(self._in_use.reading, step):
             try:
-                manifest = await self.catalog.read(step)
-                self._check_line(manifest)
-                if (diverged := manifest.diverged) is not None and diverged.suspect and not allow_suspect:
-                    raise SuspectCheckpointError(
-                        step, ranks=diverged.ranks, tensor=diverged.tensor, tensors=diverged.tensors
-                    )
-                on_bytes = add_up(self._on_read, manifest.size_bytes)
-                reader = Reader(self.storage, self.directory, manifest, on_bytes, scratch=self._scratch)
-                data, unused = await restore(manifest, reader, like=like, only=only)
+                async with self.catalog.reading(step) as manifest:
+                    self._check_line(manifest)
+                    if (diverged := manifest.diverged) is not None and diverged.suspect and not allow_suspect:
+                        raise SuspectCheckpointError(
+                            step, ranks=diverged.ranks, tensor=diverged.tensor, tensors=diverged.tensors
+                        )
+                    on_bytes = add_up(self._on_read, manifest.size_bytes)
+                    reader = Reader(self.storage, self.directory, manifest, on_bytes, scratch=self._scratch)
+                    data, unused = await restore(manifest, reader, like=like, only=only)
             except DamagedCheckpointError:
                 await self._distrust_all()
                 raise

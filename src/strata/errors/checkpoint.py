@@ -51,6 +51,8 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     path: str
     known: Collection[int] = ()
     problem: str | None = None
+    is_deleted: bool = False
+    """It was there when this process began to read it."""
 
     def __post_init__(self) -> None:
         self.known = sorted(self.known)
@@ -62,6 +64,9 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
             return f"{shorten(self.path)}: {self.problem}"
         wanted = "no checkpoint" if self.step is None else f"no checkpoint of step {self.step}"
         newest = [str(each) for each in sorted(self.known, reverse=True)]
+        if self.is_deleted:
+            others = f"load another one, or without a step; {choices(newest)}" if newest else "no other one is there"
+            return f"{shorten(self.path)}: step {self.step} was deleted or replaced while it was read; {others}"
         return f"{shorten(self.path)}: there is {wanted}; {choices(newest) if newest else 'none was committed yet'}"
 
 

@@ -251,6 +251,28 @@ def test_all_workers_go_back_further_when_one_of_them_cannot_read_its_slice(
             assert np.array_equal(managers[0].load(3).data["w"], np.full(2 * rows, 2.0))
 
 
+def test_all_workers_restore_what_is_there_when_another_process_deleted_the_step_they_agreed_on(
+    service: CoordinatorProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "c"
+    with service.serving(), joined(service, folder, "a", "b") as managers:
+        for step in (1, 2):
+            for handle in [each.save_background(part_of(rank, step), step) for rank, each in enumerate(managers)]:
+                handle.result(stretch(30))
+        assert [each.load().step for each in managers] == [2, 2]
+        with CheckpointManager(folder, keep_count=1) as elsewhere:
+            elsewhere.save({"w": np.full(8, 3.0)}, 3)
+            elsewhere.wait_pending()
+            assert elsewhere.list_checkpoints() == [3]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda each: each.load(), managers))
+        restored = [each.load() for each in managers]
+        assert [each.step for each in restored] == [3, 3]
+        assert all(np.array_equal(each.data["w"], np.full(8, 3.0)) for each in restored)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "is damaged" not in caplog.text
+
+
 def test_a_worker_that_looks_elsewhere_does_not_send_the_others_back(
     service: CoordinatorProcess, tmp_path: Path
 ) -> None:

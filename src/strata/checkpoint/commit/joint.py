@@ -163,20 +163,30 @@ class JointCommit:
             try:
                 await self._see(step)
                 return await self._engine.load(step, like, only, skipped)
-            except (DamagedCheckpointError, CheckpointNotFoundError) as error:
-                await self._reject(step, error)
+            except CheckpointNotFoundError as error:
+                await self._pass_deleted(step, error)
+                skipped.append(error)
+            except DamagedCheckpointError as error:
+                log.error("%s; all workers go back to an older checkpoint", error)  # noqa: TRY400 - it says it all
+                await self._reject(step, str(error), error)
                 skipped.append(error)
 
-    async def _reject(self, step: int, error: DamagedCheckpointError | CheckpointNotFoundError) -> None:
-        """Have all workers go back to an older checkpoint; raise the error where there is none, or only not here."""
-        if isinstance(error, CheckpointNotFoundError) and not error.known:
+    async def _pass_deleted(self, step: int, error: CheckpointNotFoundError) -> None:
+        """Have all workers restore another step than one that was deleted; raise if there is none, or only not here."""
+        if not error.known:
             error.add_note("the job has checkpoints, and none is here: do all workers use the same storage?")
             raise error
-        log.error("%s; all workers go back to an older checkpoint", error)
+        log.info("%s; all workers restore another checkpoint", error)
+        # Whoever deleted it may have left newer ones that the coordinator does not know.
+        await self._adopt()
+        await self._reject(step, "it was deleted from storage, and is not damaged", error)
+
+    async def _reject(self, step: int, reason: str, error: CheckpointError) -> None:
+        """Have all workers go on from another step; raise the error if the coordinator knows no other one."""
         try:
             # In another generation by now, all ask again anyway.
             with suppress(MembershipError):
-                await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, str(error)))
+                await asyncio.wrap_future(self._coordinator.reject_checkpoint(step, reason))
         except LastCheckpointError as last:
             error.add_note(str(last))
             raise error from last

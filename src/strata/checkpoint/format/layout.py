@@ -29,6 +29,7 @@ REWINDS = "rewinds"
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)/")
 _REWOUND = re.compile(r"step_(?:0|[1-9][0-9]*)/rewound-([0-9]{5,})\.json")
 _REWIND = re.compile(r"rewinds/([0-9]{5,})\.json")
+_LEASE = re.compile(r"step_(0|[1-9][0-9]*)/reader-[0-9a-f]{12}-([0-9]{1,6})\.json")
 _REPORT = re.compile(r"part-([0-9]{5,})-of-([0-9]{5,})\.json")
 
 
@@ -50,6 +51,17 @@ def manifest_name(step: int) -> str:
 def pin_name(step: int) -> str:
     """What says that a checkpoint is kept whatever retention thinks."""
     return f"{step_directory(step)}/{PIN}"
+
+
+def lease_name(step: int, token: str, seconds: int) -> str:
+    """What says that a process reads a checkpoint: it counts for so many seconds after it was written last."""
+    return f"{step_directory(step)}/reader-{token}-{seconds}.json"
+
+
+def lease_of(name: str) -> tuple[int, int] | None:
+    """Which step a read lease protects, and for how many seconds; None if the name is not that of one."""
+    found = _LEASE.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def rewound_name(step: int, number: int) -> str:

@@ -23,6 +23,7 @@ from strata.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from strata.checkpoint.format.manifest import Manifest
@@ -86,6 +87,10 @@ class Archive:
     async def read(self, step: int) -> Manifest:
         """The manifest of a step."""
         return await self._catalog.read(step)
+
+    def reading(self, step: int) -> AbstractAsyncContextManager[Manifest]:
+        """Lend the manifest of a step whose bytes are read in the block: no other process prunes them meanwhile."""
+        return self._catalog.reading(step)
 
     async def verify(self, manifest: Manifest, on_bytes: Callable[[int], None]) -> None:
         """Read every byte of a checkpoint; raise DamagedCheckpointError at the first that is not as it was saved."""

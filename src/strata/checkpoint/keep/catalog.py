@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strata.checkpoint.format import layout
 from strata.checkpoint.format.manifest import VERSION, Manifest
 from strata.checkpoint.format.manifest_reader import ManifestProblem, ManifestVersionProblem, decode
+from strata.checkpoint.keep.read_lease import hold_lease
 from strata.checkpoint.keep.retention import Facts
 from strata.checkpoint.save.handle import CheckpointInfo
 from strata.errors import (
@@ -22,10 +24,14 @@ from strata.errors import (
 from strata.storage.blocking import is_of_one_object
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
     from strata.checkpoint.format.manifest import Format
     from strata.storage import ObjectInfo, Storage
 
 READERS = 8
+# How often a listing is made again that shows nothing, or what is gone when it is read.
+LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,13 @@ class Catalog:
 
     async def steps(self) -> list[int]:
         """The committed steps, oldest first; their manifests are not looked into."""
-        found = {layout.step_of(info.path) for info in await self.list_objects() if layout.is_manifest(info.path)}
-        return sorted({step for step in found if step is not None} | (await self._find_links()).keys())
+        for _ in range(LOOKS):
+            found = {layout.step_of(info.path) for info in await self.list_objects() if layout.is_manifest(info.path)}
+            steps = sorted({step for step in found if step is not None} | (await self._find_links()).keys())
+            if steps:
+                return steps
+            # A listing that saw one checkpoint go may have missed that a newer one came.
+        return []
 
     async def _find_links(self) -> dict[int, str]:
         """The steps that are there behind a symbolic link, which no listing has, and the links."""
@@ -82,8 +93,20 @@ class Catalog:
         return {step: name for name in links if (step := layout.step_of_link(name)) is not None}
 
     async def scan(self) -> Scan:
-        """List everything and read the manifests that are new since the last time."""
+        """List everything and read the manifests that are new since the last time.
+
+        It is done again if a manifest was deleted between the two: the newest may have come in the meantime.
+        """
+        for _ in range(LOOKS):
+            scan, is_whole = await self._scan_once()
+            if is_whole and (scan.entries or scan.unreadable):
+                break
+        return scan
+
+    async def _scan_once(self) -> tuple[Scan, bool]:
+        """Return what a listing shows, and whether every manifest in it could still be read."""
         scan = Scan(objects=await self.list_objects())
+        lost: list[int] = []
         paths = {info.path for info in scan.objects}
         manifests = [info for info in scan.objects if layout.is_manifest(info.path)]
         rewound = [info for info in scan.objects if layout.is_rewound(info.path)]
@@ -102,7 +125,8 @@ class Catalog:
                     if info not in self._known:
                         self._known[info] = self.describe(await self.read(step, info.path))
                 except CheckpointNotFoundError:
-                    return  # deleted since it was listed
+                    lost.append(step)  # deleted since it was listed
+                    return
                 except (DamagedCheckpointError, UnknownFormatError) as error:
                     scan.unreadable[step] = error
                     return
@@ -118,7 +142,47 @@ class Catalog:
             scan.unreadable[step] = DamagedCheckpointError(step, "it is a symbolic link", part=name)
         scan.entries = dict(sorted(scan.entries.items()))
         scan.rewound.sort(key=lambda entry: (entry.info.step, entry.info.created_s))
-        return scan
+        return scan, not lost
+
+    @asynccontextmanager
+    async def reading(self, step: int) -> AsyncIterator[Manifest]:
+        """Lend the manifest of a step, which no other process prunes while the block runs.
+
+        The bytes of a checkpoint that was deleted all the same, or replaced, are not damage: that is a
+        CheckpointNotFoundError with the steps that there are. So damage is believed if the manifest is still there.
+        """
+        async with AsyncExitStack() as stack:
+            # Before the manifest is read: whoever deletes it looks for leases afterwards.
+            if await self._has_manifest(step):
+                await stack.enter_async_context(hold_lease(self._storage, self._directory, step))
+            manifest: Manifest | None = None
+            try:
+                manifest = await self.read(step)
+                yield manifest
+            except DamagedCheckpointError as error:
+                await self._check_unchanged(step, manifest, error)
+                raise
+
+    async def _has_manifest(self, step: int) -> bool:
+        try:
+            return await self._storage.exists(f"{self._directory}/{layout.manifest_name(step)}")
+        except StorageError as error:
+            if is_of_one_object(error):
+                return False  # to read it says what is wrong with it
+            raise
+
+    async def _check_unchanged(self, step: int, manifest: Manifest | None, error: DamagedCheckpointError) -> None:
+        known: Collection[int]
+        try:
+            if (found := await self.read(step)) == manifest:
+                return
+        except CheckpointNotFoundError as gone:
+            known = gone.known
+        except (DamagedCheckpointError, UnknownFormatError):
+            return
+        else:
+            known = [found.step]
+        raise CheckpointNotFoundError(step, path=self._directory, known=known, is_deleted=True) from error
 
     async def read(self, step: int, name: str | None = None) -> Manifest:
         """Return the manifest of a step; one that cannot be believed is a DamagedCheckpointError.

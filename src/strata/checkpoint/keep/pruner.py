@@ -6,13 +6,21 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from strata.checkpoint.format import layout
+from strata.checkpoint.keep.read_lease import leased_steps
 from strata.checkpoint.keep.retention import Facts, RetentionPolicy, Verdict, decide, find_debris, find_unneeded
-from strata.errors import CheckpointNotFoundError, CheckpointPinnedError, StorageError, UnknownFormatError
+from strata.errors import (
+    CheckpointNotFoundError,
+    CheckpointPinnedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    UnknownFormatError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +97,8 @@ class Pruner:
                 raise CheckpointPinnedError(step)
             if self._in_use.last is not None and self._in_use.last.step == step:
                 self._in_use.last = None
-            await self._remove({step})
+            # Whoever deletes it by hand means it: its readers get an error that says so.
+            await self._remove({step}, even_leased=True)
 
     async def _require(self, step: int) -> None:
         if not await self._storage.exists(self._path(layout.manifest_name(step))):
@@ -107,11 +116,13 @@ class Pruner:
                 return []
             facts = [entry.facts for entry in scan.entries.values()]
             last = self._in_use.last
-            in_use = {*self._in_use.reading, *([last.step] if last is not None else [])}
+            leased = leased_steps(scan.objects, now_s=self._clock.wall_s())
+            in_use = {*leased, *self._in_use.reading, *([last.step] if last is not None else [])}
             verdicts = decide(facts, self._policy, now_s=self._clock.wall_s(), in_use=in_use)
             going = [verdict for verdict in verdicts if not verdict.keep]
             if not dry_run:
-                await self._remove({verdict.step for verdict in going})
+                gone = await self._remove({verdict.step for verdict in going})
+                return [verdict for verdict in going if verdict.step in gone]
             return going
 
     async def prune_rewound(self, *, dry_run: bool = False) -> list[Verdict]:
@@ -161,23 +172,42 @@ class Pruner:
         except StorageError as error:
             log.warning("the files of interrupted saves could not be removed: %s", error)
 
-    async def _remove(self, steps: set[int]) -> None:
+    async def _remove(self, steps: set[int], *, even_leased: bool = False) -> set[int]:
+        """Delete steps with what only they need, and debris; return those that no reader has taken meanwhile."""
         before = await self._catalog.scan()
-        victims = [before.entries[step].facts if step in before.entries else Facts(step, 0.0) for step in steps]
+        manifests = {} if even_leased else await self._read_manifests(steps)
         # First what makes it a checkpoint, so that no reader begins with one that is half gone.
         for step in sorted(steps):
             await self._storage.delete(self._path(layout.manifest_name(step)))
-        # Then ask anew who needs what: a delta may have been committed since.
+        # Then ask again who needs what: a delta may have been committed since, and a reader that read a manifest before
+        # it went has its lease by now.
         after = await self._catalog.scan() if steps else before
+        now_s = self._clock.wall_s()
+        spared = manifests.keys() & leased_steps(after.objects, now_s=now_s)
+        for step in sorted(spared):
+            with suppress(ObjectExistsError):  # saved again by another process
+                await self._storage.write_new(self._path(layout.manifest_name(step)), manifests[step])
+        if spared:
+            after = await self._catalog.scan()
+        gone = steps - spared
+        victims = [before.entries[step].facts if step in before.entries else Facts(step, 0.0) for step in gone]
         kept = [entry.facts for entry in (*after.entries.values(), *after.rewound)]
         going = find_unneeded(victims, kept, [info.path for info in after.objects])
         untouchable = {*self._in_use.saving, *after.unreadable}
-        now_s = self._clock.wall_s()
         going += find_debris(after.objects, kept, now_s=now_s, policy=self._policy, untouchable=untouchable)
         for path in dict.fromkeys(going):
             await self._storage.delete(self._path(path))
         if going:
-            log.info("pruned steps %s and %d objects", sorted(steps), len(going))
+            log.info("pruned steps %s and %d objects", sorted(gone), len(going))
+        return gone
+
+    async def _read_manifests(self, steps: set[int]) -> dict[int, bytes]:
+        """Return the commit records of steps, to put back those that a reader has taken."""
+        found: dict[int, bytes] = {}
+        for step in sorted(steps):
+            with suppress(ObjectNotFoundError):
+                found[step] = await self._storage.read(self._path(layout.manifest_name(step)))
+        return found
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"

@@ -14,7 +14,7 @@ from strata.cli.checkpoints import exchange
 from strata.cli.checkpoints.arguments import Job, Step, Where, open_archive, open_manager, show_size
 from strata.cli.output import AsJson, print_json, print_table
 from strata.cli.progress import show_bytes
-from strata.errors import DamagedCheckpointError, UnknownFormatError
+from strata.errors import CheckpointNotFoundError, DamagedCheckpointError, UnknownFormatError
 
 if TYPE_CHECKING:
     from strata.checkpoint.format.manifest import Manifest
@@ -171,9 +171,9 @@ def diff(
 
     async def run() -> list[Any]:
         archive = open_archive(where, job)
-        manifests = [await archive.read(step) for step in (left, right)]
-        with show_bytes(f"steps {left} and {right}", manifests[0].size_bytes) as on_bytes:
-            return list(await archive.diff(manifests[0], manifests[1], on_bytes))
+        async with archive.reading(left) as older, archive.reading(right) as newer:
+            with show_bytes(f"steps {left} and {right}", older.size_bytes) as on_bytes:
+                return list(await archive.diff(older, newer, on_bytes))
 
     found = asyncio.run(run())
     if as_json:
@@ -209,14 +209,18 @@ async def _verify(archive: Archive, step: int | None, *, deep: bool) -> list[_Ch
         steps = [step]
     for each in steps:
         try:
-            manifest = await archive.read(each)
             found = None
-            with show_bytes(f"step {each}", manifest.size_bytes) as on_bytes:
-                if deep:
-                    found = await archive.verify_deeply(manifest, on_bytes)
-                else:
-                    await archive.verify(manifest, on_bytes)
+            async with archive.reading(each) as manifest:
+                with show_bytes(f"step {each}", manifest.size_bytes) as on_bytes:
+                    if deep:
+                        found = await archive.verify_deeply(manifest, on_bytes)
+                    else:
+                        await archive.verify(manifest, on_bytes)
             results.append(_Checked(each, None, found, manifest.diverged))
+        except CheckpointNotFoundError:
+            # Of all steps, one that was deleted since they were listed is not missed.
+            if step is not None:
+                raise
         except (DamagedCheckpointError, UnknownFormatError) as error:
             results.append(_Checked(each, str(error)))
     return sorted(results, key=lambda result: result.step)

@@ -48,11 +48,11 @@ def export_checkpoint(
         from strata.checkpoint.exchange.formats import write_state
 
         archive = open_archive(where, job)
-        manifest = await archive.read(step)
-        with show_bytes(f"step {step}", manifest.size_bytes) as on_bytes:
-            return await write_state(
-                archive, manifest, target, form.value, on_bytes, under=under, shard_bytes=shard_bytes
-            )
+        async with archive.reading(step) as manifest:
+            with show_bytes(f"step {step}", manifest.size_bytes) as on_bytes:
+                return await write_state(
+                    archive, manifest, target, form.value, on_bytes, under=under, shard_bytes=shard_bytes
+                )
 
     written = asyncio.run(run())
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
