@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from strata.client.worker import actions as a
 from strata.client.worker.protocol import WorkerProtocol
 from strata.cluster import commands as c
-from strata.cluster.events import BarrierReleased, Effect, ManifestWanted
+from strata.cluster.events import BarrierReleased, Effect, ManifestWanted, RepairWanted
 from strata.cluster.membership import new_incarnation
 from strata.cluster.values import CommitRecord, PartReport
 from strata.errors import (
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 2.0
 COMMIT_TIMEOUT_S = 200.0
+# One part in so many has a corrupt replica.
+CORRUPT = 7
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,9 @@ class Process:
                     self.do(self.protocol.drop_part(number, str(error), self.world.now_s))
                     self._give(number, error)
                 return
-            report = PartReport(path, len(part.samples), "")
+            # Now and then a replica is corrupt.
+            replicas = f"all:{int(zlib.crc32(path.encode()) % CORRUPT == 0)}"
+            report = PartReport(path, len(part.samples), "", replicas)
             self.do(
                 self.protocol.commit_part(number, self.world.now_s, epoch=0, report=report, timeout_s=COMMIT_TIMEOUT_S)
             )
@@ -170,6 +175,8 @@ class Process:
                     self.world.later(action.delay_s, self, partial(self._connect, action))
                 case a.Disconnect():
                     self._leave_link()
+                case a.WriteRepair(wanted=wanted):
+                    self._repair(wanted)
                 case a.WriteManifest(wanted=wanted):
                     self.world.later(self.world.rng.random(), self, partial(self._write_manifest, wanted))
                 case a.Refuse(error=error):
@@ -236,6 +243,15 @@ class Process:
             self.world.invariants.manifest_written(written)
             record = CommitRecord(written.step, written.epoch, manifest_path(written.step), written.cursors)
             self.do(self.protocol.manifest_written(wanted.step, record, self.world.now_s))
+
+    def _repair(self, wanted: RepairWanted) -> None:
+        """Repair a step, or say that there is nothing to repair with; some never answer."""
+        fate = zlib.crc32(f"{self.name} {wanted.step} {wanted.generation}".encode()) % 4
+        self.world.tally["repairs"] += 1
+        if fate:
+            repair = PartReport(f"step_{wanted.step}/repair-{self.name}", 1, "") if fate == 1 else None
+            say = partial(self.protocol.repair_written, wanted.step, wanted.generation, repair)
+            self.world.later(0.2 * fate, self, lambda: self.do(say(self.world.now_s)))
 
     # Programs.
 

@@ -73,7 +73,7 @@ class World:
         self._last_start_ms = -1
         self.addresses: tuple[str, ...] = (ADDRESS,)
         self.delays_s = DELAYS_S
-        self.limits = Limits(lease_s=8.0, grace_s=2.0, collect_s=40.0, manifest_s=4.0)
+        self.limits = Limits(lease_s=8.0, grace_s=2.0, collect_s=40.0, manifest_s=4.0, repair_s=5.0)
         self.workers: dict[str, Process] = {}
         self.zombies: list[Process] = []
         self.operator = Operator(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.commit.merge import merge_reports
 from strata.checkpoint.format import layout
+from strata.checkpoint.format.manifest import StoredSlice
 from strata.checkpoint.format.rewind_record import Rewind, is_left_behind
 from strata.checkpoint.keep.catalog import Catalog
 from strata.checkpoint.keep.pruner import InUse, Pruner, counted
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from strata.checkpoint.format.manifest import CopyRecord, Manifest, PartRecord
     from strata.checkpoint.keep.retention import RetentionPolicy
+    from strata.checkpoint.save.backup import Backup, Repair
     from strata.checkpoint.save.draft import Draft
     from strata.checkpoint.save.handle import CheckpointInfo
     from strata.checkpoint.save.progress import SaveProgress
@@ -64,6 +67,8 @@ class Saved:
     info: CheckpointInfo
     same_as: int | None = None
     report: PartReport | None = None
+    backup: Backup | None = None
+    """Blocks that others wrote, until the commit."""
 
 
 class Engine:
@@ -157,9 +162,11 @@ class Engine:
             )
             progress.mark("reported")
             info = replace(self.catalog.describe(manifest).info, parts=draft.parts, committed=False)
-            return Saved(
-                info, None, PartReport(report, record.size_bytes, record.digest.hex()) if draft.token else None
-            )
+            if not draft.token:
+                return Saved(info)
+            replicas = await asyncio.to_thread(draft.describe_replicas, copies)
+            brief = PartReport(report, record.size_bytes, record.digest.hex(), replicas)
+            return Saved(info, None, brief, draft.backup)
         if any([each.shape for each in tensor.slices] != [tensor.shape] for tensor in manifest.tensors.values()):
             manifest = merge_reports([manifest])
         return Saved(*await self._publish(manifest, {manifest.parent}, progress))
@@ -222,6 +229,23 @@ class Engine:
         except _ParentGoneError:
             problem = "the checkpoint that its deltas point at was deleted meanwhile"
             raise IncompleteCheckpointError(manifest.step, problem, missing=range(len(manifest.parts))) from None
+
+    async def write_repair(self, report: Manifest, part: int, parts: int, repair: Repair) -> PartReport:
+        """Write blocks from a backup as one more part of a step; ``report`` is that of the worker's own part."""
+        token = uuid.uuid4().hex[:8]
+        record = await self._writer.write_part(repair.image, step=report.step, part=part, parts=parts, token=token)
+        slices: dict[str, list[StoredSlice]] = {}
+        for (name, start, shape), offset in repair.offsets.items():
+            slices.setdefault(name, []).append(StoredSlice(0, offset, start, shape))
+        manifest = replace(
+            report,
+            parts=(record,),
+            tensors={name: replace(report.tensors[name], slices=tuple(found)) for name, found in slices.items()},
+            structure={"list": [{"tensor": name, "as": "numpy"} for name in slices]},
+            copies=(),
+        )
+        path = await self._writer.report(manifest, part, parts, token=token)
+        return PartReport(path, record.size_bytes, record.digest.hex())
 
     async def is_committed(self, step: int) -> bool:
         """Whether the manifest of a step is in storage."""
@@ -357,7 +381,13 @@ class Engine:
                 return None
             if parent is not None and not await self._has_all(parent):
                 return None
-        if parent is None or parent.deltas + 1 >= self._policy.full_every or len(parent.parts) != draft.parts:
+        # Another save of its step may replace a suspect one.
+        if (
+            parent is None
+            or parent.is_suspect
+            or parent.deltas + 1 >= self._policy.full_every
+            or len(parent.parts) != draft.parts
+        ):
             return None
         return parent
 

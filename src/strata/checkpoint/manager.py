@@ -96,6 +96,8 @@ class CheckpointManager:
         )
         self.counters = self._saver.counters
         self._planner = Planner()
+        keeps_backups = coordinator is not None and saving.on_divergence == "majority"
+        self._backup_planner = Planner() if keeps_backups else None
         self._commit: Commit
         if coordinator is None:
             self._commit = SoloCommit(self._engine, self._work, self._notices, observer=observer)
@@ -221,6 +223,7 @@ class CheckpointManager:
             token=place.token,
             replicated=_patterns(replicated),
             random_state=random_state,
+            backup_planner=self._backup_planner,
         )
         self._notices.note_left_out(step, draft.left_out)
         return self._saver.begin(draft, self._commit.begin(draft), started_s, write_behind=write_behind, lazy=lazy)

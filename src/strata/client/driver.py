@@ -24,7 +24,7 @@ from strata.client.worker.protocol import WorkerProtocol
 from strata.client.worker.states import State
 from strata.cluster import commands as c
 from strata.cluster.commands import JobCommand
-from strata.cluster.events import BarrierReleased, Cause, Effect, ManifestWanted
+from strata.cluster.events import BarrierReleased, Cause, Effect, ManifestWanted, RepairWanted
 from strata.cluster.replies import HeartbeatReply, Reply, RestorePoint
 from strata.cluster.values import PartReport
 from strata.errors import (
@@ -237,6 +237,8 @@ class Driver:
                         self._on_wait[action.number](action.workers)
                 case a.WriteManifest():
                     self._start(self._write_manifest(action.wanted))
+                case a.WriteRepair():
+                    self._start(self._write_repair(action.wanted))
                 case a.CleanUp():
                     if self._writer is not None:
                         self._writer.clean_up(action.wanted)
@@ -392,3 +394,12 @@ class Driver:
             self._do(self.protocol.manifest_written(wanted.step, record, self._loop.time()))
             return
         self._do(self.protocol.manifest_failed(wanted.step, reason, self._loop.time()))
+
+    async def _write_repair(self, wanted: RepairWanted) -> None:
+        repair: PartReport | None = None
+        if self._writer is not None:
+            try:
+                repair = await asyncio.wrap_future(self._writer.write_repair(wanted))
+            except (CheckpointError, StorageError, RuntimeError) as error:
+                log.warning("step %d is not repaired by this worker: %s", wanted.step, error)
+        self._do(self.protocol.repair_written(wanted.step, wanted.generation, repair, self._loop.time()))

@@ -313,6 +313,15 @@ class AskCommit(WorkerCommand):
 
 
 @immutable(frozen=True, slots=True, kw_only=True)
+class ReportRepair(WorkerCommand):
+    """The worker's answer to RepairWanted: a part with the blocks that it repairs is durable, or it has none."""
+
+    step: int
+    generation: int
+    repair: PartReport | None = None
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class GiveUpCheckpoint(WorkerCommand):
     """The manifest of a step cannot be written, whoever tries: its parts do not make up one state, say."""
 

@@ -2,6 +2,8 @@
 
 A checkpoint is *collecting* reports, then *writing* its manifest, then committed. Only while it collects can it be
 given up: once all parts are durable, any worker can write the manifest, so the death of one is no reason to lose it.
+Where replicas differ it is *repairing* before its manifest is written, until all workers have said what they repaired,
+one of them is gone, or the time for it is over.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from strata.cluster.commands import ConfirmCommit, ReportPart
 from strata.cluster.values import CommitRecord, Divergence, PartReport
 from strata.errors import CheckpointAbortedError, CommitRefusedError, StepTakenError
 
+# What a worker reports that repaired nothing.
+NOTHING = PartReport("", 0, "")
 # For so many steps that ended it is remembered which reports they had, for workers that missed the announcement. A
 # worker takes part in each commit and has fewer saves uncommitted than this, so none of its own is forgotten meanwhile.
 MAX_REMEMBERED = 64
@@ -30,6 +34,10 @@ class Pending:
     begun_s: float
     reports: dict[str, PartReport] = field(default_factory=dict)
     cursors: str | None = None
+    repairs: dict[str, PartReport] | None = None
+    """What workers repaired, with an empty path for nothing; None if replicas are the same."""
+    is_repairing: bool = False
+    repair_began_s: float = float("-inf")
     asked: int = 0
     asked_of: str | None = None
     asked_at_s: float = float("-inf")
@@ -42,6 +50,27 @@ class Pending:
     def missing(self) -> list[str]:
         """Return the workers whose parts were not reported."""
         return [worker_id for worker_id in self.expected if worker_id not in self.reports]
+
+    def unrepaired(self) -> list[str]:
+        """Return the workers that have not said what they repaired."""
+        return [worker_id for worker_id in self.expected if worker_id not in (self.repairs or {})]
+
+    def ordered_repairs(self) -> tuple[PartReport, ...]:
+        """Return what was repaired, in the order of the parts; nothing if nobody repaired anything."""
+        repairs = self.repairs or {}
+        if not any(repair.path for repair in repairs.values()):
+            return ()
+        return tuple(repairs.get(worker_id, NOTHING) for worker_id in self.expected)
+
+    def has_diverged(self) -> bool:
+        """Whether workers of one group reported other digests of what they hold alike."""
+        found: dict[str, str] = {}
+        for report in self.reports.values():
+            for each in filter(None, report.replicas.split(",")):
+                group, _, digest = each.partition(":")
+                if found.setdefault(group, digest) != digest:
+                    return True
+        return False
 
     def size_bytes(self) -> int:
         """Return the bytes of the parts that were reported."""
@@ -75,7 +104,7 @@ class CommitProgress:
     """How a checkpoint is doing: ``missing`` are the workers that it waits for, ``reason`` says why it was given up."""
 
     phase: str
-    """collecting, writing, committed, aborted, or unknown: then the part is to be reported again."""
+    """collecting, repairing, writing, committed, aborted, or unknown: then the part is to be reported again."""
     missing: tuple[str, ...] = ()
     reason: str = ""
 
@@ -118,6 +147,8 @@ class Commits:
         if pending is not None and any(path == report.path for report in pending.reports.values()):
             if pending.is_collecting:
                 return CommitProgress(phase="collecting", missing=tuple(pending.missing()))
+            if pending.is_repairing:
+                return CommitProgress(phase="repairing", missing=tuple(pending.unrepaired()))
             return CommitProgress(phase="writing", missing=(pending.asked_of,) if pending.asked_of else ())
         paths, reason = self._aborted.get(step, ([], ""))
         if path in paths:
@@ -171,6 +202,8 @@ class Commits:
             problem = f"its parts are those of generation {pending.generation}"
         elif pending.is_collecting:
             problem = f"the parts of {', '.join(pending.missing()[:5])} are missing"
+        elif pending.is_repairing:
+            problem = f"the repairs of {', '.join(pending.unrepaired()[:5])} are missing"
         else:
             return pending
         raise CommitRefusedError(command.job_id, command.step, generation=command.generation, problem=problem)
@@ -288,6 +321,7 @@ class Commits:
         """Put all deadlines off, for time in which this coordinator did not run."""
         for pending in self.pending.values():
             pending.begun_s += seconds
+            pending.repair_began_s += seconds
             pending.asked_at_s += seconds
 
     def record(self) -> dict[str, Any]:
@@ -313,6 +347,7 @@ class Commits:
                     "begun_s": p.begun_s,
                     "reports": {worker: list(report) for worker, report in sorted(p.reports.items())},
                     "cursors": p.cursors,
+                    **({} if p.repairs is None else _record_repairs(p)),
                 }
                 for _, p in sorted(self.pending.items())
             ],
@@ -333,13 +368,16 @@ class Commits:
         self._given_up = {step: GivenUp(generation, reason) for step, generation, reason in record["given_up"]}
         self._last_reported = {worker: (generation, step) for worker, generation, step in record["last_reported"]}
         for row in record["pending"]:
-            reports = {worker: PartReport(*report) for worker, report in row["reports"].items()}
-            self.pending[row["step"]] = Pending(**{**row, "expected": tuple(row["expected"]), "reports": reports})
+            read: dict[str, Any] = {"expected": tuple(row["expected"])}
+            for name in row.keys() & {"reports", "repairs"}:
+                read[name] = {worker: PartReport(*report) for worker, report in row[name].items()}
+            self.pending[row["step"]] = Pending(**{**row, **read})
 
     def restart_clocks(self, *, now_s: float) -> None:
         """Count time anew, after a restart of the coordinator."""
         for pending in self.pending.values():
             pending.begun_s, pending.asked_at_s, pending.asked_of = now_s, float("-inf"), None
+            pending.repair_began_s = now_s
 
     def _drop(self, step: int) -> None:
         del self.committed[step]
@@ -348,6 +386,11 @@ class Commits:
     def _end_as_aborted(self, step: int, paths: list[str], reason: str) -> None:
         self._aborted[step] = paths, reason
         _forget_oldest(self._aborted)
+
+
+def _record_repairs(pending: Pending) -> dict[str, Any]:
+    repairs = {worker: list(repair) for worker, repair in sorted((pending.repairs or {}).items())}
+    return {"repairs": repairs, "is_repairing": pending.is_repairing}
 
 
 def _row(checkpoint: CommitRecord) -> list[Any]:

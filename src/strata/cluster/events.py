@@ -157,6 +157,17 @@ class ManifestWanted(Effect):
     generation: int
     reports: tuple[PartReport, ...]
     cursors: str
+    repairs: tuple[PartReport, ...] = ()
+    """In the order of the reports, with an empty path where a worker repaired nothing; empty if nobody did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairWanted(Effect):
+    """Replicas differ in a step of which all parts are in: whoever keeps a right copy of a wrong block writes it."""
+
+    step: int
+    generation: int
+    reports: tuple[PartReport, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +192,7 @@ EFFECTS: tuple[type[Effect], ...] = (
     BarrierFailed,
     ReleaseWanted,
     ManifestWanted,
+    RepairWanted,
     CheckpointCommitted,
     CheckpointAborted,
 )

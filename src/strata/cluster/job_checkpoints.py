@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from strata.cluster import commands as c
 from strata.cluster.access.tenant import Tenant
-from strata.cluster.commits import Commits, Pending
-from strata.cluster.events import Cause, CheckpointAborted, CheckpointCommitted, Effect, ManifestWanted
+from strata.cluster.commits import NOTHING, Commits, Pending
+from strata.cluster.events import Cause, CheckpointAborted, CheckpointCommitted, Effect, ManifestWanted, RepairWanted
 from strata.cluster.ledger.ledger import Ledger
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
@@ -97,13 +97,30 @@ class JobCheckpoints(ABC):
         if not pending.is_collecting or pending.missing():
             return Done(), effects
         pending.cursors = self.ledger.cut(pending.step)
+        if pending.has_diverged():
+            return Done(), effects + self._begin_repair(pending, now_s)
         return Done(), effects + self._ask_for_manifest(pending, now_s)
+
+    def report_repair(self, command: c.ReportRepair, now_s: float) -> Answer:
+        """Note what a worker repaired; when all have answered, have the manifest written."""
+        self.membership.check(command)
+        pending = self.commits.pending.get(command.step)
+        if pending is None or pending.repairs is None or pending.generation != command.generation:
+            return Done(), []
+        if not pending.is_repairing or command.worker_id not in pending.expected:
+            return Done(), []  # it comes late: the manifest is written without it
+        pending.repairs.setdefault(command.worker_id, command.repair or NOTHING)
+        if pending.unrepaired():
+            return Done(), []
+        return Done(), self._end_repair(pending, now_s)
 
     def ask_for_manifest(self, command: c.AskForManifest, now_s: float) -> Answer:
         """Ask the next worker to write a manifest that is still missing."""
         pending = self.commits.pending.get(command.step)
         if pending is None or pending.is_collecting:
             return Done(), []
+        if pending.is_repairing:
+            return Done(), self._end_repair(pending, now_s)
         return Done(), self._ask_for_manifest(pending, now_s)
 
     def confirm_commit(self, command: c.ConfirmCommit, now_s: float) -> Answer:
@@ -238,14 +255,20 @@ class JobCheckpoints(ABC):
             if pending.is_collecting and pending.begun_s + self._limits.collect_s < now_s:
                 reason = f"no part of {', '.join(pending.missing()[:5])} in {self._limits.collect_s:g} s"
                 demands.append(c.AbortCheckpoint(job_id=self.job_id, step=pending.step, reason=reason))
+            elif pending.is_repairing and pending.repair_began_s + self._limits.repair_s >= now_s:
+                continue
             elif not pending.is_collecting and pending.asked_at_s + self._limits.manifest_s < now_s:
                 demands.append(c.AskForManifest(job_id=self.job_id, step=pending.step))
         return demands
 
     def _ask_again_of(self, worker_id: str) -> list[Effect]:
-        """Return the wishes for manifests that a worker which joins again may have missed."""
+        """Return the wishes for manifests and repairs that a worker which joins again may have missed."""
         asked = [pending for pending in self.commits.pending.values() if pending.asked_of == worker_id]
-        return [self._wanted(pending, worker_id) for pending in asked]
+        repairing = [pending for pending in self.commits.pending.values() if pending.is_repairing]
+        return [
+            *(self._wanted(pending, worker_id) for pending in asked),
+            *(self._repair_wanted(pending, (worker_id,)) for pending in repairing if worker_id in pending.unrepaired()),
+        ]
 
     def _leave_generation(self, generation: int, reason: str, now_s: float) -> list[Effect]:
         """Give up what older generations still collect; what is durable in full stays."""
@@ -257,7 +280,26 @@ class JobCheckpoints(ABC):
         for pending in self.commits.pending.values():
             # Whoever was asked may be the one that went: the next one is due to be asked at once.
             pending.asked_at_s = float("-inf")
+            if pending.is_repairing and not set(pending.unrepaired()) <= set(self.membership.ids()):
+                # What its memory held is gone: the manifest is written with what was repaired until now.
+                effects += self._end_repair(pending, now_s)
         return effects
+
+    def _begin_repair(self, pending: Pending, now_s: float) -> list[Effect]:
+        """Ask all workers to repair a checkpoint whose replicas differ."""
+        pending.repairs, pending.is_repairing, pending.repair_began_s = {}, True, now_s
+        self._say(now_s, None, "checkpoint repairing", f"step {pending.step}: replicas differ")
+        return [self._repair_wanted(pending, pending.expected)]
+
+    def _end_repair(self, pending: Pending, now_s: float) -> list[Effect]:
+        pending.is_repairing = False
+        return self._ask_for_manifest(pending, now_s)
+
+    def _repair_wanted(self, pending: Pending, to: tuple[str, ...]) -> RepairWanted:
+        reports = tuple(pending.reports[worker_id] for worker_id in pending.expected)
+        return RepairWanted(
+            job_id=self.job_id, to=to, step=pending.step, generation=pending.generation, reports=reports
+        )
 
     def _ask_for_manifest(self, pending: Pending, now_s: float) -> list[Effect]:
         workers = self.membership.ids()
@@ -278,6 +320,7 @@ class JobCheckpoints(ABC):
             generation=pending.generation,
             reports=tuple(pending.reports[worker_id] for worker_id in pending.expected),
             cursors=pending.cursors,
+            repairs=pending.ordered_repairs(),
         )
 
     def _commit(self, checkpoint: CommitRecord, now_s: float) -> list[Effect]:

@@ -18,6 +18,8 @@ class Limits:
     """How long a checkpoint may wait for its parts."""
     manifest_s: float = 30.0
     """How long a worker may take to write a manifest before the next one is asked."""
+    repair_s: float = 60.0
+    """How long workers may take to repair a checkpoint whose replicas differ, before it is committed as it is."""
     keep_departed_s: float = 86_400.0
     """How long a worker that left or failed is remembered."""
     keep_jobs_s: float = 30 * 86_400.0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from strata import ids, reported_numbers
 from strata.cluster.access.names import check_name
 from strata.cluster.commands import ArriveAtBarrier, Command, Heartbeat, WorkerCommand
-from strata.cluster.values import MAX_RANKS, MAX_TENSOR, Divergence, PartReport, WorkerAccount
+from strata.cluster.values import MAX_RANKS, MAX_REPLICAS, MAX_TENSOR, Divergence, PartReport, WorkerAccount
 from strata.errors import BadCommandError, DamagedRecordError, InvalidIdError
 from strata.sharding import DatasetParams, GlobalCursor, RangeSet, StickyCursor, cursor_from_json
 
@@ -170,6 +170,12 @@ def _check_report(name: str, value: PartReport) -> None:
     _PATH(f"{name}.path", value.path)
     _NUMBER(f"{name}.size_bytes", value.size_bytes)
     _text(256)(f"{name}.digest", value.digest)
+    _text(MAX_REPLICAS)(f"{name}.replicas", value.replicas)
+
+
+def _check_repair(name: str, value: PartReport | None) -> None:
+    if value is not None:
+        _check_report(name, value)
 
 
 def _check_divergence(name: str, value: Divergence | None) -> None:
@@ -319,6 +325,7 @@ FIELDS: dict[str, Check] = {
     "spans": _rows(("shard", _NUMBER), ("start", _NUMBER), ("stop", _NUMBER)),
     "workers": _rows(("worker_id", _id("worker id")), ("incarnation", _WORD)),
     "diverged": _check_divergence,
+    "repair": _check_repair,
     "checkpoints": _rows(
         ("step", _NUMBER),
         ("epoch", _NUMBER),

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 # So much of a divergence is told to the coordinator, and so many ranks are shown in a line.
 MAX_RANKS = 1_024
 MAX_TENSOR = 512
+# A report has the digests of so much text: those of 30 groups of ranks.
+MAX_REPLICAS = 1_024
 SHOWN_RANKS = 16
 
 
@@ -37,12 +39,14 @@ class Meeting(NamedTuple):
 class PartReport(NamedTuple):
     """What a worker tells of its part of a checkpoint: where the report is in storage, and size and digest of the part.
 
-    No other part ever has the same path, so the path stands for the part.
+    No other part ever has the same path, so the path stands for the part. ``replicas`` has the digests of what the
+    worker holds alike with others, "GROUP:DIGEST" for each group of ranks, with commas between them.
     """
 
     path: str
     size_bytes: int
     digest: str
+    replicas: str = ""
 
 
 @dataclass(frozen=True, slots=True)

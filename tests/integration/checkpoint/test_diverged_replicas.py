@@ -11,6 +11,7 @@ import pytest
 
 from strata.checkpoint import CheckpointManager
 from strata.errors import DivergedReplicasWarning
+from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
 from tests.testbed.programs.replica_worker import weights
@@ -60,3 +61,33 @@ def test_a_corrupt_replica_committed_by_hand_is_suspect_and_the_job_goes_on_befo
         restored = manager.load()
         np.testing.assert_array_equal(restored.data["w"], weights(3))
         assert [info.diverged for info in manager.all_checkpoints()] == [None] * 3
+
+
+@pytest.mark.parametrize(("ranks", "corrupt"), [(3, "2:0,3:1,3:1,4:2"), (5, "2:0,2:1,3:3,3:4")])
+def test_a_corrupt_replica_is_repaired_before_the_commit(ranks: int, corrupt: str, tmp_path: Path) -> None:
+    service = CoordinatorProcess(tmp_path)
+    folder = tmp_path / "checkpoints"
+    with service.serving():
+        train(folder, ranks, 4, corrupt=corrupt, url=service.url)
+    with CheckpointManager(folder) as manager:
+        infos = manager.all_checkpoints()
+        assert [info.step for info in infos] == [1, 2, 3, 4]
+        for info in infos:
+            restored = manager.load(info.step)
+            np.testing.assert_array_equal(restored.data["w"], weights(info.step), strict=True)
+            wrong = {int(each.split(":")[1]) for each in corrupt.split(",") if each.startswith(f"{info.step}:")}
+            found = restored.diverged
+            assert (set() if found is None else set(found.ranks)) == wrong
+            assert found is None or not found.suspect
+        assert manager.load().step == 4
+
+
+def test_two_replicas_that_differ_are_suspect_and_the_job_goes_on_before_them(tmp_path: Path) -> None:
+    service = CoordinatorProcess(tmp_path)
+    folder = tmp_path / "checkpoints"
+    with service.serving():
+        train(folder, 2, 3, corrupt="2:1,3:1", url=service.url)
+        assert [lines[0] for lines in train(folder, 2, 4, url=service.url)] == ["at 1"] * 2
+    with CheckpointManager(folder) as manager:
+        assert [info.diverged for info in manager.all_checkpoints()] == [None] * 4
+        np.testing.assert_array_equal(manager.load().data["w"], weights(4))

@@ -61,7 +61,7 @@ class ReplicaWorld:
         self._numbers = itertools.count()
         # Short enough that no worker is late by the network alone: then whoever is failed was failed by a takeover.
         self.delays_s = (0.01, 0.02, 0.1, 0.4)
-        self.limits = Limits(lease_s=8.0, grace_s=2.0, collect_s=200.0, manifest_s=4.0)
+        self.limits = Limits(lease_s=8.0, grace_s=2.0, collect_s=200.0, manifest_s=4.0, repair_s=5.0)
         self.principal = Principal("trainer", DEFAULT_TENANT, Role.WORKER)
         self.store = Store(self.rng)
         self.store.failure_rate = 0.0

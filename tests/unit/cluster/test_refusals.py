@@ -32,6 +32,9 @@ CURSORS = st.sampled_from(
 DIVERGED = st.none() | st.builds(
     Divergence, st.lists(NUMBERS, max_size=2).map(tuple), st.sampled_from(["w", "", "w\n", "w" * 600]), NUMBERS
 )
+REPORTS = st.builds(
+    PartReport, st.sampled_from(["", "x", "y"]), NUMBERS, st.just(""), st.sampled_from(["", "g:1", "g:2", "g" * 2_000])
+)
 BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "job_id": st.just("default"),
     "worker_id": WORKERS,
@@ -60,7 +63,8 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     ),
     "diverged": DIVERGED,
     "account": st.none() | st.builds(WorkerAccount, *([st.floats()] * 8), *([NUMBERS] * 5)),
-    "report": st.builds(PartReport, st.sampled_from(["", "x", "y"]), NUMBERS, st.just("")),
+    "report": REPORTS,
+    "repair": st.none() | REPORTS,
     "meetings": st.lists(st.builds(Meeting, st.sampled_from(["", "x"]), NUMBERS), max_size=2).map(tuple),
     "payloads": st.lists(st.just(b"x"), max_size=2).map(tuple),
     "waited_s": st.floats(),

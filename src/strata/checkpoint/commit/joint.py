@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from strata.checkpoint.commit.merge import merge_reports
+from strata.checkpoint.commit.merge import merge_reports, plan_repair
 from strata.checkpoint.commit.protocol import LEDGER, Place
 from strata.checkpoint.format import layout
 from strata.checkpoint.format.rewind_record import is_left_behind
@@ -47,16 +47,19 @@ if TYPE_CHECKING:
     from strata.checkpoint.format.manifest import Manifest, PartRecord
     from strata.checkpoint.load.restore import Restored
     from strata.checkpoint.save.background_work import BackgroundWork
+    from strata.checkpoint.save.backup import Backup
     from strata.checkpoint.save.draft import Draft
     from strata.checkpoint.save.handle import CheckpointInfo
     from strata.checkpoint.save.notices import Notices
-    from strata.cluster.events import ManifestWanted
+    from strata.cluster.events import ManifestWanted, RepairWanted
     from strata.cluster.values import Divergence
     from strata.tracing.traces import Traces
 
 log = logging.getLogger(__name__)
 
 READERS = 16
+# Of so many saves that are not committed yet a worker keeps what could repair them.
+MAX_BACKUPS = 2
 # So many parts may wait for the other workers; one more means that nothing is committed any more.
 MAX_UNCOMMITTED = 16
 RESTORE_WAIT_S = 120.0
@@ -89,6 +92,8 @@ class JointCommit:
         self._uncommitted: list[int] = []
         # Which replicas differed in those of them whose manifest this worker wrote: nobody else's save knows.
         self._diverged: dict[int, Divergence] = {}
+        # What could repair the saves that are not committed yet, by step, with the path of this worker's report.
+        self._backups: dict[int, tuple[str, Backup]] = {}
         # What storage holds is made known before anyone is asked where to go on: the coordinator may be a new one.
         self._adopting = work.submit(self._adopt())
         self._adopting.add_done_callback(_log_failure)
@@ -122,6 +127,7 @@ class JointCommit:
             timeout_s=self._timeout_s,
             uncommitted=self._uncommitted,
             diverged=self._diverged,
+            backups=self._backups,
         )
 
     async def commit_parts(self, step: int, generation: int) -> CheckpointInfo:
@@ -140,6 +146,10 @@ class JointCommit:
     def write_manifest(self, wanted: ManifestWanted) -> Future[CommitRecord]:
         """Commit in storage what the coordinator has all parts of; from any thread."""
         return self._work.serve(self._write_manifest(wanted))
+
+    def write_repair(self, wanted: RepairWanted) -> Future[PartReport | None]:
+        """Write the blocks of which this worker keeps a right copy in memory; from any thread."""
+        return self._work.serve(self._write_repair(wanted))
 
     def clean_up(self, wanted: ManifestWanted) -> None:
         """Begin to delete reports, and what retention does not keep any more; from any thread."""
@@ -219,7 +229,11 @@ class JointCommit:
             return committed
         # Workers that read shards of their own end an epoch at different steps; it is over when it is for all.
         epoch = min(report.epoch for report in reports)
-        manifest = merge_reports([replace(report, epoch=epoch) for report in reports])
+        repairs = {part: repair for part, repair in enumerate(wanted.repairs) if repair.path}
+        found = await self._read_all(wanted, list(repairs.values()))
+        manifest = await asyncio.to_thread(
+            merge_reports, [replace(report, epoch=epoch) for report in reports], dict(zip(repairs, found, strict=True))
+        )
         manifest = replace(manifest, cursors={**manifest.cursors, LEDGER: json.loads(wanted.cursors)})
         parents = {report.parent for report in reports}
         try:
@@ -235,6 +249,24 @@ class JointCommit:
             self._diverged[wanted.step] = manifest.diverged
         return self._record(manifest)
 
+    async def _write_repair(self, wanted: RepairWanted) -> PartReport | None:
+        # Taken out, so that nobody gives its memory back meanwhile.
+        own_path, backup = self._backups.pop(wanted.step, ("", None))
+        paths = [report.path for report in wanted.reports]
+        if backup is None or own_path not in paths:
+            return None
+        try:
+            part = paths.index(own_path)
+            reports = await self._read_reports(wanted)
+            wrong = await asyncio.to_thread(plan_repair, reports, part)
+            repair = await asyncio.to_thread(backup.select, wrong)
+            if repair is None:
+                return None
+            log.warning("step %d is repaired: %d blocks are not as most ranks hold them", wanted.step, len(wrong))
+            return await self._engine.write_repair(reports[part], part, len(reports), repair)
+        finally:
+            backup.release()
+
     async def _find_committed(self, wanted: ManifestWanted) -> CommitRecord | None:
         """Return the commit that is already there, if it is this one; raise if it is another one.
 
@@ -246,11 +278,16 @@ class JointCommit:
         reported = [(report.size_bytes, report.digest) for report in wanted.reports]
         if committed.is_suspect and committed.generation < wanted.generation:
             return None
-        if committed.generation != wanted.generation or reported != [_brief(part) for part in committed.parts]:
+        if committed.generation != wanted.generation or reported != [
+            _brief(part) for part in committed.parts[: len(reported)]
+        ]:
             raise CheckpointExistsError(wanted.step, path=self._path(wanted.step))
         return self._record(committed)
 
-    async def _read_reports(self, wanted: ManifestWanted) -> list[Manifest]:
+    async def _read_reports(self, wanted: ManifestWanted | RepairWanted) -> list[Manifest]:
+        return await self._read_all(wanted, wanted.reports)
+
+    async def _read_all(self, wanted: ManifestWanted | RepairWanted, reports: Sequence[PartReport]) -> list[Manifest]:
         gate = asyncio.Semaphore(READERS)
 
         async def read(report: PartReport) -> Manifest:
@@ -263,10 +300,10 @@ class JointCommit:
                 raise DamagedCheckpointError(wanted.step, "it is the report of another save", part=report.path)
             return found
 
-        return await asyncio.gather(*(read(report) for report in wanted.reports))
+        return await asyncio.gather(*(read(report) for report in reports))
 
     async def _clean_up(self, wanted: ManifestWanted) -> None:
-        for report in wanted.reports:
+        for report in filter(lambda each: each.path, (*wanted.reports, *wanted.repairs)):
             with suppress(StorageError):  # of no use any more, and swept some day
                 await self._engine.storage.delete(f"{self._engine.directory}/{report.path}")
         await self.forget(await self._engine.pruner.retain(self._progress()))
@@ -309,6 +346,7 @@ class JointPart:
         timeout_s: float,
         uncommitted: list[int],
         diverged: dict[int, Divergence],
+        backups: dict[int, tuple[str, Backup]],
     ) -> None:
         self._coordinator = coordinator
         self._number = number
@@ -317,6 +355,7 @@ class JointPart:
         self._timeout_s = timeout_s
         self._uncommitted = uncommitted
         self._diverged = diverged
+        self._backups = backups
         self._is_reported = False
 
     async def commit(self, saved: Saved, progress: SaveProgress) -> CheckpointInfo:
@@ -333,6 +372,10 @@ class JointPart:
         progress.mark("acknowledging")
         self._uncommitted.append(self._step)
         self._is_reported = True
+        if saved.backup is not None:
+            self._backups[self._step] = saved.report.path, saved.backup
+            while len(self._backups) > MAX_BACKUPS:
+                self._backups.pop(min(self._backups))[1].release()
         try:
             committing = self._coordinator.commit_part(
                 self._number, epoch=self._epoch, report=saved.report, timeout_s=self._timeout_s, on_wait=note
@@ -340,6 +383,7 @@ class JointPart:
             await asyncio.wrap_future(committing)
         finally:
             self._uncommitted.remove(self._step)
+            self._backups.pop(self._step, None)
             diverged = self._diverged.pop(self._step, None)
         progress.waits_for = ()
         return replace(saved.info, committed=True, diverged=diverged)

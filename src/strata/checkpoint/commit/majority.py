@@ -34,10 +34,10 @@ class Replicas:
     differing: Mapping[str, tuple[Block, ...]]
     right: Mapping[Block, frozenset[int]]
 
-    def is_right(self, tensor: str, stored: StoredSlice) -> bool:
-        """Whether the part that wrote a slice holds there what the majority holds."""
+    def is_right(self, tensor: str, holder: int, stored: StoredSlice) -> bool:
+        """Whether a part holds what the majority holds, where a slice lies."""
         blocks = self.differing.get(tensor, ())
-        return all(stored.part in self.right[block] for block in blocks if block.overlaps(stored))
+        return all(holder in self.right[block] for block in blocks if block.overlaps(stored))
 
 
 def compare_replicas(digests: Mapping[Block, Mapping[int, bytes]]) -> Replicas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.commit.majority import Block, Replicas, compare_replicas
@@ -15,30 +16,30 @@ from strata.cluster.values import Divergence
 from strata.errors import ConflictingPartsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+NO_REPAIRS: Mapping[int, Manifest] = MappingProxyType({})
 
 
-def merge_reports(reports: Sequence[Manifest]) -> Manifest:
+def merge_reports(reports: Sequence[Manifest], repairs: Mapping[int, Manifest] = NO_REPAIRS) -> Manifest:
     """Make one manifest of all parts, in their order; raise ConflictingPartsError if they are not of one state.
 
     Dicts are united key by key. A leaf that several parts have must be the same in all of them; a tensor that they
-    have in slices must come out whole. What several parts have is taken from the one that wrote it; where their
-    digests differ, the manifest says so.
+    have in slices must come out whole. What several parts wrote is taken from the first of them that is in the
+    majority. Where their digests differ, the manifest says so, and is suspect if no such part wrote it. ``repairs`` has
+    what the holders of parts wrote of blocks that were wrong elsewhere, by their number; it comes after the parts.
     """
     first = reports[0]
-    merging = _Merging(reports)
+    merging = _Merging(reports, repairs)
     for name in ("step", "epoch", "generation", "job_id", "rewinds"):
         if len({getattr(report, name) for report in reports}) > 1:
             raise ConflictingPartsError(first.step, "", f"parts are of different {name.removesuffix('s')}s")
-    structure = merging.label(first.structure, 0)
-    for part, report in enumerate(reports[1:], start=1):
-        structure = merging.unite(structure, merging.label(report.structure, part), ())
-    structure = merging.finish(structure, ())
+    structure = merging.name_tensors()
     tensors, diverged = merging.put_together()
     return replace(
         first,
         created_s=max(report.created_s for report in reports),
-        parts=tuple(record for report in reports for record in report.parts),
+        parts=tuple(record for report in (*reports, *repairs.values()) for record in report.parts),
         tensors=tensors,
         structure=structure,
         metadata=_united([report.metadata for report in reports]),
@@ -50,6 +51,24 @@ def merge_reports(reports: Sequence[Manifest]) -> Manifest:
     )
 
 
+def plan_repair(reports: Sequence[Manifest], part: int) -> list[tuple[str, StoredSlice]]:
+    """Return what is to be written again of a state whose replicas differ, and this part holds as the majority does.
+
+    Each is a slice of a tensor, with the name that the tensor has in the report of this part. Every part comes to the
+    same conclusion about what is wrong.
+    """
+    merging = _Merging(reports, NO_REPAIRS)
+    merging.name_tensors()
+    replicas = compare_replicas(merging.collect_digests())
+    found = []
+    for name in replicas.differing:
+        own = next((source for holder, source in merging.sources[name][1] if holder == part), None)
+        if own is not None:
+            wrong = [each for each in merging.choose_slices(name, replicas) if not replicas.is_right(name, *each)]
+            found += [(own, stored) for _, stored in wrong if replicas.is_right(name, part, stored)]
+    return found
+
+
 def _united(mappings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All keys of all parts; the lowest part that has a key decides its value."""
     return {key: value for mapping in reversed(mappings) for key, value in mapping.items()}
@@ -58,24 +77,33 @@ def _united(mappings: Sequence[dict[str, Any]]) -> dict[str, Any]:
 @dataclass(slots=True)
 class _Merging:
     reports: Sequence[Manifest]
+    repairs: Mapping[int, Manifest]
     # By the name of a tensor in the manifest, its path, and the parts that have it with its name in their reports.
     sources: dict[str, tuple[Path, list[tuple[int, str]]]] = field(default_factory=dict)
 
     def put_together(self) -> tuple[dict[str, StoredTensor], Divergence | None]:
         """Return every tensor with its slices, and how replicas differ, once all tensors are named."""
-        replicas = compare_replicas(self._collect_digests())
+        replicas = compare_replicas(self.collect_digests())
         tensors: dict[str, StoredTensor] = {}
         is_suspect = False
         for name in self.sources:
-            tensors[name] = tensor = self._whole(name, replicas)
-            is_suspect |= not all(replicas.is_right(name, stored) for stored in tensor.slices)
+            slices = self.choose_slices(name, replicas)
+            tensors[name] = self._whole(name, [stored for _, stored in slices])
+            is_suspect |= not all(replicas.is_right(name, *each) for each in slices)
         if not replicas.differing:
             return tensors, None
         first = next(name for name in tensors if name in replicas.differing)
         ranks = tuple(sorted(replicas.outside))
         return tensors, Divergence(ranks, first, len(replicas.differing), suspect=is_suspect)
 
-    def _collect_digests(self) -> dict[Block, dict[int, bytes]]:
+    def name_tensors(self) -> Node:
+        """Unite the trees of all parts and name their tensors; return the tree."""
+        structure = self.label(self.reports[0].structure, 0)
+        for part, report in enumerate(self.reports[1:], start=1):
+            structure = self.unite(structure, self.label(report.structure, part), ())
+        return self.finish(structure, ())
+
+    def collect_digests(self) -> dict[Block, dict[int, bytes]]:
         """Return what parts say of the blocks that several of them hold."""
         names = {source: name for name, (_, sources) in self.sources.items() for source in sources}
         found: dict[Block, dict[int, bytes]] = {}
@@ -141,29 +169,44 @@ class _Merging:
             for tag, children in node.items()
         }
 
-    def _whole(self, name: str, replicas: Replicas) -> StoredTensor:
+    def choose_slices(self, name: str, replicas: Replicas) -> list[tuple[int, StoredSlice]]:
+        """Return the slices of a tensor, each with the part that held it when it was written.
+
+        What several wrote is read from the first of them that is in the majority.
+        """
+        chosen: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, StoredSlice]] = {}
+        for holder, stored in self._find_slices(name):
+            known = chosen.setdefault((stored.start, stored.shape), (holder, stored))
+            if not replicas.is_right(name, *known) and replicas.is_right(name, holder, stored):
+                chosen[stored.start, stored.shape] = holder, stored
+        return list(chosen.values())
+
+    def _find_slices(self, name: str) -> Iterator[tuple[int, StoredSlice]]:
+        _, sources = self.sources[name]
+        for part, source in sources:
+            for stored in self.reports[part].tensors[source].slices:
+                yield part, replace(stored, part=part)
+        own_names = dict(sources)
+        for number, (holder, repair) in enumerate(self.repairs.items(), start=len(self.reports)):
+            tensor = repair.tensors.get(own_names.get(holder, ""))
+            for stored in () if tensor is None else tensor.slices:
+                yield holder, replace(stored, part=number)
+
+    def _whole(self, name: str, slices: list[StoredSlice]) -> StoredTensor:
         path, sources = self.sources[name]
         step = self.reports[0].step
-        pieces = [(part, self.reports[part].tensors[source]) for part, source in sources]
-        dtype, shape = pieces[0][1].dtype, pieces[0][1].shape
-        if any((tensor.dtype, tensor.shape) != (dtype, shape) for _, tensor in pieces):
+        pieces = [self.reports[part].tensors[source] for part, source in sources]
+        dtype, shape = pieces[0].dtype, pieces[0].shape
+        if any((tensor.dtype, tensor.shape) != (dtype, shape) for tensor in pieces):
             raise ConflictingPartsError(step, show_path(path), "two parts have it with different types or shapes")
-        slices: dict[tuple[tuple[int, ...], tuple[int, ...]], StoredSlice] = {}
-        for part, tensor in pieces:
-            for stored in tensor.slices:
-                candidate = replace(stored, part=part)
-                # What several workers wrote is read from the first of them that is in the majority.
-                known = slices.setdefault((stored.start, stored.shape), candidate)
-                if not replicas.is_right(name, known) and replicas.is_right(name, candidate):
-                    slices[stored.start, stored.shape] = candidate
-        covered = sum(math.prod(stored.shape) for stored in slices.values())
+        covered = sum(math.prod(stored.shape) for stored in slices)
         if covered != math.prod(shape):
             problem = f"its slices make up {covered} of {math.prod(shape)} elements"
             raise ConflictingPartsError(step, show_path(path), problem)
-        if overlap(list(slices.values())):
+        if overlap(slices):
             # As many elements as the tensor has, and some of them twice: then others are missing.
             raise ConflictingPartsError(step, show_path(path), "its slices overlap, so that they leave a hole")
-        return StoredTensor(dtype, shape, tuple(slices.values()))
+        return StoredTensor(dtype, shape, tuple(slices))
 
 
 _ABSENT = object()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.save.draft import Draft
     from strata.checkpoint.save.handle import CheckpointInfo
     from strata.checkpoint.save.progress import SaveProgress
-    from strata.cluster.events import ManifestWanted
+    from strata.cluster.events import ManifestWanted, RepairWanted
     from strata.cluster.values import CommitRecord, PartReport, RankInfo
 
 # Under this name a manifest's cursors hold the coordinator's own, as it gave them.
@@ -84,6 +84,10 @@ class ManifestWriter(Protocol):
 
     def write_manifest(self, wanted: ManifestWanted) -> Future[CommitRecord]:
         """Commit in storage; a CheckpointError says that nobody can, any other error that another may try."""
+        ...
+
+    def write_repair(self, wanted: RepairWanted) -> Future[PartReport | None]:
+        """Write the blocks of which this worker keeps a right copy in memory; None if there are none."""
         ...
 
     def clean_up(self, wanted: ManifestWanted) -> None:

@@ -186,5 +186,15 @@ def choose_writers(tensors: tuple[Held, ...]) -> tuple[dict[tuple[int, ...], tup
     return tuple(chosen)
 
 
+def choose_backups(holders: Sequence[int], writer: int) -> tuple[int, ...]:
+    """Return who keeps a copy of what one of the holders of a block writes: two of five or more, one of three or four.
+
+    Of two holders that differ nobody knows which one is right.
+    """
+    count = 2 if len(holders) >= 5 else 1 if len(holders) >= 3 else 0
+    position = holders.index(writer)
+    return tuple(holders[(position + each) % len(holders)] for each in range(1, count + 1))
+
+
 def _size(block: Block, held: Held) -> int:
     return math.prod(block.shape) * held.itemsize

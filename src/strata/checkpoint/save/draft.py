@@ -13,10 +13,12 @@ from strata.checkpoint.format.manifest import CopyRecord, Manifest, PartRecord, 
 from strata.checkpoint.format.manifest_reader import check_object
 from strata.checkpoint.format.random_state import with_random_state
 from strata.checkpoint.format.tensors import RefusedError
-from strata.checkpoint.format.tree import Node, flatten
+from strata.checkpoint.format.tree import Leaf, Node, flatten
+from strata.checkpoint.save.backup import Backup
 from strata.checkpoint.save.lazy import Seal
 from strata.checkpoint.save.metadata import plain_metadata
-from strata.checkpoint.save.pieces import Pieces, cut_pieces, digest_live, spread_replicas
+from strata.checkpoint.save.pieces import Pieces, cut_pieces, describe_replicas, digest_live, spread_replicas
+from strata.checkpoint.save.staging import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +47,8 @@ class Draft:
     plan: PartLayout | None = None
     left_out: tuple[str, ...] = ()
     """What of the metadata cannot be kept, and why."""
+    backup: Backup | None = None
+    """Keeps blocks that others write, until the commit."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,6 +70,7 @@ class Draft:
                 if self.parts > 1:
                     image.digests = digest_live(self.pieces.copies, self.step)
                 pool.fill_state(image, self.plan, self.pieces.entries)
+                self._fill_backup(pool, self.pieces.backups)
         except BaseException as error:
             image.publish(0, ended=True, failure=error)
             raise
@@ -80,11 +85,14 @@ class Draft:
         later = {name: leaf for name, leaf in pieces.entries.items() if managed.holds(leaf.tensor)}
         is_compared = self.parts > 1
         try:
-            seal = Seal(self.step, later)
+            later_backups = {name: leaf for name, leaf in pieces.backups.items() if managed.holds(leaf.tensor)}
+            seal, backup_seal = Seal(self.step, later), Seal(self.step, later_backups)
             now = {name: leaf for name, leaf in pieces.entries.items() if name not in later}
             if is_compared:
                 image.digests = digest_live(pieces.copies, self.step, lambda tensor: not managed.holds(tensor))
             pool.copy_tensors(image, plan, now, in_order=False)
+            now_backups = {name: leaf for name, leaf in pieces.backups.items() if name not in later_backups}
+            self._fill_backup(pool, now_backups)
         except BaseException as error:
             image.publish(0, ended=True, failure=error)
             raise
@@ -95,13 +103,26 @@ class Draft:
                     image.digests |= digest_live(pieces.copies, self.step, managed.holds)
                 # One thread: the others are training's.
                 pool.copy_tensors(image, plan, later, in_order=False, threads=1)
+                self._fill_backup(pool, later_backups, threads=1)
                 seal.check(image, plan)
+                if self.backup is not None and self.backup.image is not None:
+                    backup_seal.check(self.backup.image, self.backup.plan)
             except BaseException as error:
                 image.publish(0, ended=True, failure=error)
                 raise
             image.publish(image.size_bytes, ended=True)
 
         return finish
+
+    def _fill_backup(self, pool: StagingPool, leaves: Mapping[str, Leaf], *, threads: int = THREADS) -> None:
+        if self.backup is not None:
+            self.backup.fill(pool, leaves, threads=threads)
+
+    def describe_replicas(self, records: Sequence[CopyRecord]) -> str:
+        """Return the digests by which the coordinator sees whether replicas differ, if they could be repaired."""
+        if self.pieces is None or self.backup is None:
+            return ""
+        return describe_replicas(self.pieces.copies, records)
 
     def digest_copies(self, image: StagedImage) -> tuple[CopyRecord, ...]:
         """The digests of what other workers may hold too; most of it is read from staging, where nobody waits."""
@@ -168,8 +189,12 @@ def make_draft(
     token: str = "",
     replicated: Sequence[str] = (),
     random_state: bytes | None = None,
+    backup_planner: Planner | None = None,
 ) -> Draft:
-    """Check the arguments and take the state apart; raise ValueError or UnsavableStateError."""
+    """Check the arguments and take the state apart; raise ValueError or UnsavableStateError.
+
+    With a ``backup_planner``, blocks that others write are kept until the commit.
+    """
     for name, value in (("step", step), ("epoch", epoch), ("part", part), ("generation", generation)):
         if type(value) is not int or not 0 <= value <= kinds.MAX_COUNT:
             # A value of another type may be the whole state, with the arguments in the wrong order.
@@ -187,7 +212,11 @@ def make_draft(
     flat = flatten(with_random_state(data, random_state, part=part)) if opaque is None else None
     pieces = None
     if flat is not None:
-        pieces = cut_pieces(spread_replicas(flat, replicated, part=part, parts=parts), is_alone=parts == 1)
+        spread = spread_replicas(flat, replicated, part=part, parts=parts)
+        pieces = cut_pieces(spread, is_alone=parts == 1, keeps_backups=backup_planner is not None)
+    backup = None
+    if pieces is not None and backup_planner is not None:
+        backup = Backup(backup_planner.plan(pieces.backups), pieces.backups, pieces.backup_of)
     kept, left_out = plain_metadata(metadata)
     return Draft(
         job_id=job_id,
@@ -204,6 +233,7 @@ def make_draft(
         pieces=pieces,
         plan=planner.plan(pieces.entries) if pieces is not None else None,
         left_out=tuple(left_out),
+        backup=backup,
     )
 
 

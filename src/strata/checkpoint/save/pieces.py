@@ -8,15 +8,17 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from strata.checkpoint.format.blocks import Share, choose_writers
+from strata.checkpoint.format.blocks import Share, choose_backups, choose_writers
 from strata.checkpoint.format.digest import PARALLEL_BYTES, THREADS, digest_bytes
 from strata.checkpoint.format.sharded import Sharded, cut_rows, replicate, widen
 from strata.checkpoint.format.tensors import Tensor, bring_to_host, is_on_host
 from strata.checkpoint.format.tree import Leaf
+from strata.cluster.values import MAX_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
+    from strata.checkpoint.format.manifest import CopyRecord
     from strata.checkpoint.format.tree import FlatState
 
 
@@ -25,7 +27,8 @@ class Copy:
     """A block of a tensor that other workers may hold as well, so that their values can be compared.
 
     ``entry`` is its name in the part file if all of it is written there. ``position`` is this worker's number among the
-    ``holders`` of the block, which are not known for a tensor that nobody says to be sharded.
+    ``holders`` of the block, and ``group`` names their ranks; neither is known for a tensor that nobody says to be
+    sharded.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Copy:
     entry: str | None
     position: int = 0
     holders: int = 0
+    group: tuple[int, ...] = ()
 
     def is_due(self, step: int) -> bool:
         """Whether this holder is one of the two that compare the block at this step: another pair each time."""
@@ -53,16 +57,16 @@ class Pieces:
     whole: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     copies: tuple[Copy, ...] = ()
+    # What others write and this worker keeps in memory until the commit, and the tensor that each is a piece of.
+    backups: dict[str, Leaf] = field(default_factory=dict)
+    backup_of: dict[str, str] = field(default_factory=dict)
 
     def without_values(self) -> Pieces:
         """The same without the state's tensors, so that nothing here keeps them alive."""
         entries = {
             name: Leaf(_without_values(leaf.tensor), leaf.shape, leaf.start) for name, leaf in self.entries.items()
         }
-        copies = tuple(
-            Copy(copy.name, copy.start, _without_values(copy.tensor), copy.entry, copy.position, copy.holders)
-            for copy in self.copies
-        )
+        copies = tuple(replace(copy, tensor=_without_values(copy.tensor)) for copy in self.copies)
         return Pieces(entries, self.whole, self.tensors, copies)
 
 
@@ -116,7 +120,7 @@ def spread_replicas(flat: FlatState, patterns: Sequence[str], *, part: int, part
     return spread
 
 
-def cut_pieces(flat: FlatState, *, is_alone: bool = False) -> Pieces:
+def cut_pieces(flat: FlatState, *, is_alone: bool = False, keeps_backups: bool = False) -> Pieces:
     """Decide what this worker writes of a state, from the layout of all its tensors; alone, it holds no copies."""
     pieces = Pieces()
     copies: list[Copy] = []
@@ -135,6 +139,10 @@ def cut_pieces(flat: FlatState, *, is_alone: bool = False) -> Pieces:
             pieces.entries[entry], pieces.whole[entry] = leaf, name
         if sharded.held is not None and sharded.is_compared and not is_alone:
             copies += _find_copies(name, sharded, pieces)
+            if keeps_backups:
+                for leaf in _find_backups(sharded, writers[name]):
+                    entry = _name_piece(name, leaf.start, pieces.backups)
+                    pieces.backups[entry], pieces.backup_of[entry] = leaf, name
     return replace(pieces, copies=tuple(copies))
 
 
@@ -174,4 +182,40 @@ def _find_copies(name: str, sharded: Sharded, pieces: Pieces) -> Iterator[Copy]:
                 written.get((block.start, block.shape)),
                 block.holders.index(sharded.me),
                 len(block.holders),
+                tuple(sharded.held.mesh[holder] for holder in block.holders) if sharded.held is not None else (),
             )
+
+
+def _find_backups(sharded: Sharded, writers: dict[tuple[int, ...], tuple[Share, ...]]) -> Iterator[Leaf]:
+    """Find what this worker keeps of the blocks that others write; nothing on an accelerator, where few compare."""
+    for local in sharded.locals:
+        block = local.block
+        for share in writers[block.start]:
+            if share.writer != sharded.me and sharded.me in choose_backups(block.holders, share.writer):
+                tensor, start = cut_rows(sharded.kind, sharded.dtype, local, share.row, share.rows)
+                if is_on_host(tensor):
+                    yield Leaf(tensor, sharded.shape, start)
+
+
+def describe_replicas(copies: Sequence[Copy], records: Sequence[CopyRecord]) -> str:
+    """Return the digests of what each group of ranks holds alike, for the report of a part.
+
+    A group is left out if it could not be repaired: one of two, or one that does not compare all its blocks.
+    """
+    digests = {(record.name, record.start, record.shape): record.digest for record in records}
+    groups: dict[tuple[int, ...], list[Copy]] = {}
+    for copy in copies:
+        groups.setdefault(copy.group, []).append(copy)
+    found: list[str] = []
+    for group, held in groups.items():
+        blocks = sorted((copy.name, copy.start, copy.tensor.shape) for copy in held)
+        if len(group) > 2 and all(block in digests for block in blocks):
+            text = repr([(*block, digests[block]) for block in blocks])
+            found.append(f"{_short(repr(group))}:{_short(text)}")
+    while len(text := ",".join(found)) > MAX_REPLICAS:
+        found.pop()
+    return text
+
+
+def _short(text: str) -> str:
+    return digest_bytes(text.encode()).hex()[:16]

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 # What becomes of a save when as many are staged as may be.
 WhenBusy = Literal["wait", "skip", "fail"]
 # What becomes of a checkpoint whose replicas are not the same.
-OnDivergence = Literal["warn", "fail"]
+OnDivergence = Literal["majority", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class SavePolicy:
 
     At most ``max_pending`` saves are staged, and staging memory is at most that many times the state; one more waits
     (at most ``wait_timeout_s``), is skipped, or fails. With ``delta`` only changed chunks are written, and every
-    ``full_every``-th checkpoint is full. Replicas that differ are committed with a warning, or fail the save. A commit
-    of several workers that is not there after ``commit_timeout_s`` fails on this worker's handle.
+    ``full_every``-th checkpoint is full. Replicas that differ are repaired before the commit, as the majority of the
+    workers of a coordinator has them, are committed with a warning, or fail the save. A commit of several workers that
+    is not there after ``commit_timeout_s`` fails on this worker's handle.
     """
 
     max_pending: int = 1
@@ -26,7 +27,7 @@ class SavePolicy:
     wait_timeout_s: float = 600.0
     delta: bool = False
     full_every: int = 10
-    on_divergence: OnDivergence = "warn"
+    on_divergence: OnDivergence = "majority"
     commit_timeout_s: float = 1_800.0
 
     def __post_init__(self) -> None:

@@ -68,6 +68,7 @@ class Saver:
         self._traces = traces
         self.counters = Counters()
         self._pool = StagingPool(policy.max_pending)
+        self._backups = StagingPool(2 * policy.max_pending)
         self.gate = OptimizerGate()
         self._slots = threading.Condition()
         self._staged: list[SaveHandle] = []
@@ -96,6 +97,8 @@ class Saver:
         image: StagedImage | None = None
         try:
             image = draft.lend(self._pool)
+            if draft.backup is not None:
+                draft.backup.lend(self._backups)
             image.on_taken = progress.note_bytes
             image.is_followed = write_behind
             if lazy:
@@ -106,12 +109,12 @@ class Saver:
                 handle.note_staged()
                 progress.mark("staged")
         except Exception as error:  # noqa: BLE001 - for want of memory, say; training goes on without this checkpoint
-            self._abandon(handle, image)
+            self._abandon(handle, draft, image)
             self._report_failure(handle, error)
             part.drop(str(error))
             return handle
         except BaseException:
-            self._abandon(handle, image)
+            self._abandon(handle, draft, image)
             raise
         try:
             if finish is not None:
@@ -119,7 +122,7 @@ class Saver:
             else:
                 self._work.track(self._run_save(draft, image, handle, part, progress))
         except BaseException:
-            self._abandon(handle, image)
+            self._abandon(handle, draft, image)
             raise
         if finish is None and write_behind:
             # What goes wrong is told to the background, which waits for the bytes, and so ends up on the handle.
@@ -160,7 +163,7 @@ class Saver:
                     saving.add_done_callback(lambda _: promise.set_result(None))
                 except RuntimeError as error:
                     # It was closed meanwhile, and did not wait for this.
-                    self._abandon(handle, image)
+                    self._abandon(handle, draft, image)
                     self._report_failure(handle, error)
                     part.drop(str(error))
                     promise.set_result(None)
@@ -200,6 +203,7 @@ class Saver:
             self.gate.close()
             self._work.close()
             self._pool.close()
+            self._backups.close()
 
     async def _run_save(
         self, draft: Draft, image: StagedImage, handle: SaveHandle, part: CommitPart, progress: SaveProgress
@@ -210,6 +214,8 @@ class Saver:
             with self._traces.within(trace):
                 await self._save(draft, image, handle, part, progress)
         finally:
+            if draft.backup is not None:
+                draft.backup.release()
             if self._traces.is_on:
                 self._traces.record(trace, describe_save(handle, draft), leads=draft.part == 0)
 
@@ -282,7 +288,9 @@ class Saver:
             self._staged.remove(handle)
             self._slots.notify_all()
 
-    def _abandon(self, handle: SaveHandle, image: StagedImage | None) -> None:
+    def _abandon(self, handle: SaveHandle, draft: Draft, image: StagedImage | None) -> None:
+        if draft.backup is not None:
+            draft.backup.release()
         if image is not None:
             image.release()
         self._give_slot_back(handle)

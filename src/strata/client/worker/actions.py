@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strata.cluster.commands import JobCommand
-from strata.cluster.events import Effect, ManifestWanted
+from strata.cluster.events import Effect, ManifestWanted, RepairWanted
 from strata.cluster.replies import Registered, Reply
 from strata.errors import StrataError
 
@@ -70,6 +70,13 @@ class WriteManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRepair:
+    """Write the blocks of which this worker keeps a right copy, and report it with ``repair_written``."""
+
+    wanted: RepairWanted
+
+
+@dataclass(frozen=True, slots=True)
 class CleanUp:
     """Delete what a commit that this worker made and confirmed leaves behind."""
 
@@ -90,4 +97,6 @@ class Refuse:
     error: StrataError
 
 
-Action = Connect | Disconnect | Send | Joined | Answer | Waiting | WriteManifest | CleanUp | Deliver | Refuse
+Action = (
+    Connect | Disconnect | Send | Joined | Answer | Waiting | WriteManifest | WriteRepair | CleanUp | Deliver | Refuse
+)

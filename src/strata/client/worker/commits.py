@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from strata.client.worker.actions import Action, Answer, CleanUp, Waiting, WriteManifest
+from strata.client.worker.actions import Action, Answer, CleanUp, Waiting, WriteManifest, WriteRepair
 from strata.client.worker.meetings import MakeCommand
 from strata.client.worker.requests import Requests, Timers, ignore
 from strata.cluster import commands as c
 from strata.cluster.commits import CommitProgress
-from strata.cluster.events import CheckpointAborted, CheckpointCommitted, ManifestWanted
+from strata.cluster.events import CheckpointAborted, CheckpointCommitted, ManifestWanted, RepairWanted
 from strata.cluster.replies import Done, Reply
 from strata.cluster.values import CommitRecord, PartReport
 from strata.errors import CheckpointAbortedError, CheckpointTimeoutError, MembershipError, StrataError
@@ -63,6 +63,8 @@ class PartCommits:
         self._serves_manifests = False
         self._wanted: dict[int, ManifestWanted] = {}
         self._writing: dict[int, ManifestWanted] = {}
+        # The generation in which a step was repaired, until its checkpoint has ended.
+        self._repaired: dict[int, int] = {}
         self.why_changed = ""
         """Why the generation before this one ended, as far as the coordinator said."""
 
@@ -166,13 +168,20 @@ class PartCommits:
 
     # Announcements and manifests.
 
-    def take(self, effect: ManifestWanted | CheckpointCommitted | CheckpointAborted) -> None:
+    def take(self, effect: ManifestWanted | RepairWanted | CheckpointCommitted | CheckpointAborted) -> None:
         """Take what the coordinator says of checkpoints by itself."""
+        if isinstance(effect, RepairWanted):
+            # It may come again, and what this worker keeps in memory can be written once.
+            if self._repaired.get(effect.step) != effect.generation:
+                self._repaired[effect.step] = effect.generation
+                self._actions.append(WriteRepair(effect))
+            return
         if isinstance(effect, ManifestWanted):
             self._wanted[effect.step] = effect
             self._write_wanted()
             return
         self._wanted.pop(effect.step, None)
+        self._repaired.pop(effect.step, None)
         for number, part in list(self._parts.items()):
             if part.step == effect.step and part.phase is Phase.COMMITTING:
                 self._ask_progress(number, part)
@@ -201,6 +210,11 @@ class PartCommits:
             fields = {"step": step, "generation": wanted.generation, "reason": reason}
             self._requests.ask(lambda: self._own(c.GiveUpCheckpoint, **fields), ignore)
         self._write_wanted()
+
+    def repair_written(self, step: int, generation: int, repair: PartReport | None) -> None:
+        """Say what this worker repaired, or that it has nothing to repair with."""
+        fields = {"step": step, "generation": generation, "repair": repair}
+        self._requests.ask(lambda: self._own(c.ReportRepair, **fields), ignore)
 
     def _write_wanted(self) -> None:
         if not self._serves_manifests:

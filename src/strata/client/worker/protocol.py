@@ -172,7 +172,7 @@ class WorkerProtocol:
                     self.meetings.take(effect)
                 case e.ReleaseWanted():
                     self.meetings.bring(effect)
-                case e.ManifestWanted() | e.CheckpointCommitted() | e.CheckpointAborted():
+                case e.ManifestWanted() | e.RepairWanted() | e.CheckpointCommitted() | e.CheckpointAborted():
                     self._commits.take(effect)
             self._actions.append(Deliver(effect))
         return self._take_actions()
@@ -274,6 +274,12 @@ class WorkerProtocol:
         """A manifest could not be written; with a reason nobody can, without one another worker may."""
         self._timers.now_s = now_s
         self._commits.manifest_failed(step, reason)
+        return self._take_actions()
+
+    def repair_written(self, step: int, generation: int, repair: PartReport | None, now_s: float) -> list[Action]:
+        """The blocks that this worker repairs are in storage; None if there are none, or that failed."""
+        self._timers.now_s = now_s
+        self._commits.repair_written(step, generation, repair)
         return self._take_actions()
 
     def forget(self, number: int) -> None:

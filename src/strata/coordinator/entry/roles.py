@@ -37,6 +37,7 @@ COMMANDS: Mapping[type[Command], Role] = MappingProxyType(
         c.ReportPart: Role.WORKER,
         c.ConfirmCommit: Role.WORKER,
         c.AskCommit: Role.WORKER,
+        c.ReportRepair: Role.WORKER,
         c.GiveUpCheckpoint: Role.WORKER,
         c.RejectCheckpoint: Role.WORKER,
         c.AbortCheckpoint: Role.WORKER,

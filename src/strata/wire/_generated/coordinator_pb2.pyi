@@ -25,7 +25,7 @@ class ServerFrame(_message.Message):
     def __init__(self, reply: _Optional[_Union[Reply, _Mapping]] = ..., effect: _Optional[_Union[Effect, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "lease_shards", "report_progress", "report_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "keep_alive", "skip_samples", "reject_checkpoint", "offer_releases", "bring_release", "forget_workers", "remove_job", "rewind_job", "report_stall", "assign_shards", "create_tenant", "set_tenant", "remove_tenant", "create_token", "revoke_token", "forget_tokens", "by", "address", "rules")
+    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "lease_shards", "report_progress", "report_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "keep_alive", "skip_samples", "reject_checkpoint", "offer_releases", "bring_release", "forget_workers", "remove_job", "rewind_job", "report_stall", "assign_shards", "create_tenant", "set_tenant", "remove_tenant", "create_token", "revoke_token", "forget_tokens", "report_repair", "by", "address", "rules")
     CONFIGURE_JOB_FIELD_NUMBER: _ClassVar[int]
     REGISTER_WORKER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class Command(_message.Message):
     CREATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVOKE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     FORGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_REPAIR_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
@@ -107,10 +108,11 @@ class Command(_message.Message):
     create_token: CreateToken
     revoke_token: RevokeToken
     forget_tokens: ForgetTokens
+    report_repair: ReportRepair
     by: str
     address: str
     rules: int
-    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., lease_shards: _Optional[_Union[LeaseShards, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., report_part: _Optional[_Union[ReportPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ..., reject_checkpoint: _Optional[_Union[RejectCheckpoint, _Mapping]] = ..., offer_releases: _Optional[_Union[OfferReleases, _Mapping]] = ..., bring_release: _Optional[_Union[BringRelease, _Mapping]] = ..., forget_workers: _Optional[_Union[ForgetWorkers, _Mapping]] = ..., remove_job: _Optional[_Union[RemoveJob, _Mapping]] = ..., rewind_job: _Optional[_Union[RewindJob, _Mapping]] = ..., report_stall: _Optional[_Union[ReportStall, _Mapping]] = ..., assign_shards: _Optional[_Union[AssignShards, _Mapping]] = ..., create_tenant: _Optional[_Union[CreateTenant, _Mapping]] = ..., set_tenant: _Optional[_Union[SetTenant, _Mapping]] = ..., remove_tenant: _Optional[_Union[RemoveTenant, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., revoke_token: _Optional[_Union[RevokeToken, _Mapping]] = ..., forget_tokens: _Optional[_Union[ForgetTokens, _Mapping]] = ..., by: _Optional[str] = ..., address: _Optional[str] = ..., rules: _Optional[int] = ...) -> None: ...
+    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., lease_shards: _Optional[_Union[LeaseShards, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., report_part: _Optional[_Union[ReportPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ..., reject_checkpoint: _Optional[_Union[RejectCheckpoint, _Mapping]] = ..., offer_releases: _Optional[_Union[OfferReleases, _Mapping]] = ..., bring_release: _Optional[_Union[BringRelease, _Mapping]] = ..., forget_workers: _Optional[_Union[ForgetWorkers, _Mapping]] = ..., remove_job: _Optional[_Union[RemoveJob, _Mapping]] = ..., rewind_job: _Optional[_Union[RewindJob, _Mapping]] = ..., report_stall: _Optional[_Union[ReportStall, _Mapping]] = ..., assign_shards: _Optional[_Union[AssignShards, _Mapping]] = ..., create_tenant: _Optional[_Union[CreateTenant, _Mapping]] = ..., set_tenant: _Optional[_Union[SetTenant, _Mapping]] = ..., remove_tenant: _Optional[_Union[RemoveTenant, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., revoke_token: _Optional[_Union[RevokeToken, _Mapping]] = ..., forget_tokens: _Optional[_Union[ForgetTokens, _Mapping]] = ..., report_repair: _Optional[_Union[ReportRepair, _Mapping]] = ..., by: _Optional[str] = ..., address: _Optional[str] = ..., rules: _Optional[int] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("id", "error", "done", "registered", "heartbeat_reply", "restore_point", "shard_lease", "key_value", "commit_progress", "data_shards")
@@ -137,7 +139,7 @@ class Reply(_message.Message):
     def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., shard_lease: _Optional[_Union[ShardLease, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ..., data_shards: _Optional[_Union[DataShards, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted", "release_wanted")
+    __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted", "release_wanted", "repair_wanted")
     GENERATION_CHANGED_FIELD_NUMBER: _ClassVar[int]
     BARRIER_RELEASED_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +147,7 @@ class Effect(_message.Message):
     CHECKPOINT_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ABORTED_FIELD_NUMBER: _ClassVar[int]
     RELEASE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_WANTED_FIELD_NUMBER: _ClassVar[int]
     generation_changed: GenerationChanged
     barrier_released: BarrierReleased
     barrier_failed: BarrierFailed
@@ -152,7 +155,8 @@ class Effect(_message.Message):
     checkpoint_committed: CheckpointCommitted
     checkpoint_aborted: CheckpointAborted
     release_wanted: ReleaseWanted
-    def __init__(self, generation_changed: _Optional[_Union[GenerationChanged, _Mapping]] = ..., barrier_released: _Optional[_Union[BarrierReleased, _Mapping]] = ..., barrier_failed: _Optional[_Union[BarrierFailed, _Mapping]] = ..., manifest_wanted: _Optional[_Union[ManifestWanted, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_aborted: _Optional[_Union[CheckpointAborted, _Mapping]] = ..., release_wanted: _Optional[_Union[ReleaseWanted, _Mapping]] = ...) -> None: ...
+    repair_wanted: RepairWanted
+    def __init__(self, generation_changed: _Optional[_Union[GenerationChanged, _Mapping]] = ..., barrier_released: _Optional[_Union[BarrierReleased, _Mapping]] = ..., barrier_failed: _Optional[_Union[BarrierFailed, _Mapping]] = ..., manifest_wanted: _Optional[_Union[ManifestWanted, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_aborted: _Optional[_Union[CheckpointAborted, _Mapping]] = ..., release_wanted: _Optional[_Union[ReleaseWanted, _Mapping]] = ..., repair_wanted: _Optional[_Union[RepairWanted, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("kind", "message", "fields")
@@ -608,6 +612,22 @@ class AskCommit(_message.Message):
     step: int
     path: str
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
+class ReportRepair(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "generation", "repair")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: str
+    step: int
+    generation: int
+    repair: PartReport
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., repair: _Optional[_Union[PartReport, _Mapping]] = ...) -> None: ...
 
 class GiveUpCheckpoint(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "step", "generation", "reason")
@@ -1252,7 +1272,7 @@ class ReleaseWanted(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class ManifestWanted(_message.Message):
-    __slots__ = ("job_id", "to", "step", "epoch", "generation", "reports", "cursors")
+    __slots__ = ("job_id", "to", "step", "epoch", "generation", "reports", "cursors", "repairs")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -1260,6 +1280,7 @@ class ManifestWanted(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
+    REPAIRS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     to: _containers.RepeatedScalarFieldContainer[str]
     step: int
@@ -1267,17 +1288,34 @@ class ManifestWanted(_message.Message):
     generation: int
     reports: _containers.RepeatedCompositeFieldContainer[PartReport]
     cursors: str
-    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ..., cursors: _Optional[str] = ...) -> None: ...
+    repairs: _containers.RepeatedCompositeFieldContainer[PartReport]
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ..., cursors: _Optional[str] = ..., repairs: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ...) -> None: ...
+
+class RepairWanted(_message.Message):
+    __slots__ = ("job_id", "to", "step", "generation", "reports")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    to: _containers.RepeatedScalarFieldContainer[str]
+    step: int
+    generation: int
+    reports: _containers.RepeatedCompositeFieldContainer[PartReport]
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ...) -> None: ...
 
 class PartReport(_message.Message):
-    __slots__ = ("path", "size_bytes", "digest")
+    __slots__ = ("path", "size_bytes", "digest", "replicas")
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     path: str
     size_bytes: int
     digest: str
-    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    replicas: str
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., replicas: _Optional[str] = ...) -> None: ...
 
 class CheckpointCommitted(_message.Message):
     __slots__ = ("job_id", "to", "step", "manifest")

@@ -172,5 +172,5 @@ def test_replicas_that_are_the_same_are_not_marked(is_spread: bool, tmp_path: Pa
 
 
 def test_what_is_to_become_of_differing_replicas_is_a_known_word(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="on_divergence='ignore' must be one of warn, fail"):
+    with pytest.raises(ValueError, match="on_divergence='ignore' must be one of majority, warn, fail"):
         SavePolicy(on_divergence="ignore")
