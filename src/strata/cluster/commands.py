@@ -350,6 +350,16 @@ class AbortCheckpoint(JobCommand):
 
 
 @immutable(frozen=True, slots=True, kw_only=True)
+class EndRepair(JobCommand):
+    """Have the manifest written with what was repaired until now; made by :meth:`Cluster.due`.
+
+    It is durable because repairs that come after it do not count, on another replica or after a restart too.
+    """
+
+    step: int
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class AskForManifest(JobCommand):
     """Ask the next worker to write a manifest that is still missing; made by :meth:`Cluster.due`."""
 

@@ -47,6 +47,11 @@ class Pending:
         """Whether parts are still missing."""
         return self.cursors is None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether only the manifest is missing."""
+        return not self.is_collecting and not self.is_repairing
+
     def missing(self) -> list[str]:
         """Return the workers whose parts were not reported."""
         return [worker_id for worker_id in self.expected if worker_id not in self.reports]

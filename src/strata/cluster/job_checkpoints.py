@@ -114,13 +114,18 @@ class JobCheckpoints(ABC):
             return Done(), []
         return Done(), self._end_repair(pending, now_s)
 
+    def end_repair(self, command: c.EndRepair, now_s: float) -> Answer:
+        """Have the manifest written with what was repaired until now."""
+        pending = self.commits.pending.get(command.step)
+        if pending is None or not pending.is_repairing:
+            return Done(), []
+        return Done(), self._end_repair(pending, now_s)
+
     def ask_for_manifest(self, command: c.AskForManifest, now_s: float) -> Answer:
         """Ask the next worker to write a manifest that is still missing."""
         pending = self.commits.pending.get(command.step)
-        if pending is None or pending.is_collecting:
+        if pending is None or not pending.is_writing:
             return Done(), []
-        if pending.is_repairing:
-            return Done(), self._end_repair(pending, now_s)
         return Done(), self._ask_for_manifest(pending, now_s)
 
     def confirm_commit(self, command: c.ConfirmCommit, now_s: float) -> Answer:
@@ -255,9 +260,9 @@ class JobCheckpoints(ABC):
             if pending.is_collecting and pending.begun_s + self._limits.collect_s < now_s:
                 reason = f"no part of {', '.join(pending.missing()[:5])} in {self._limits.collect_s:g} s"
                 demands.append(c.AbortCheckpoint(job_id=self.job_id, step=pending.step, reason=reason))
-            elif pending.is_repairing and pending.repair_began_s + self._limits.repair_s >= now_s:
-                continue
-            elif not pending.is_collecting and pending.asked_at_s + self._limits.manifest_s < now_s:
+            elif pending.is_repairing and pending.repair_began_s + self._limits.repair_s < now_s:
+                demands.append(c.EndRepair(job_id=self.job_id, step=pending.step))
+            elif pending.is_writing and pending.asked_at_s + self._limits.manifest_s < now_s:
                 demands.append(c.AskForManifest(job_id=self.job_id, step=pending.step))
         return demands
 

@@ -96,6 +96,7 @@ def test_a_worker_that_never_answers_ends_the_repair_when_its_time_is_over(bench
         effects = bench.pass_time(1.0)
     assert [each.path for each in wanted(effects).repairs] == ["", REPAIR.path, ""]
     assert repair(bench, "a", REPAIR) == [], "it comes too late"
+    assert repair(bench.restarted(), "a", REPAIR) == [], "also for a coordinator that was restarted"
 
 
 def test_a_repair_survives_a_restart_of_the_coordinator_and_is_asked_for_again(bench: Bench) -> None:

@@ -19,6 +19,7 @@ INTERNAL = {
     c.ForgetWorkers,
     c.ChannelLost,
     c.AskForManifest,
+    c.EndRepair,
     c.AssignShards,
     c.ExpireBarrier,
     ForgetTokens,
