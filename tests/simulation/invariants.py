@@ -337,11 +337,6 @@ class Invariants(DataChecks):
             raise ViolationError(f"{process.name} is the newest process of {process.worker_id}: {error}")
         self._world.tally["zombies refused"] += 1
 
-    def trains(self, process: Process) -> None:
-        """A worker does a step, or a part of one: not once it was told that another process is this worker."""
-        if process.protocol.refusal is not None:
-            raise ViolationError(f"{process.name} goes on, and was told: {process.protocol.refusal}")
-
     def _check_silent(self, command: c.FailWorkers) -> None:
         """Nobody is failed that was heard, or could have been, within the lease; or the grace, without a channel."""
         limits = self._world.limits

@@ -24,6 +24,7 @@ from strata.errors import (
 )
 from tests.simulation.network import Link
 from tests.simulation.store import Manifest, Part, StoreError, TakenError
+from tests.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -99,6 +100,11 @@ class Process:
 
     # What its programs do.
 
+    def trains(self) -> None:
+        """Do a step, or a part of one: never once it was told that another process is this worker."""
+        if self.protocol.refusal is not None:
+            raise ViolationError(f"{self.name} goes on, and was told: {self.protocol.refusal}")
+
     def ask(self, command: c.JobCommand) -> Wait:
         """Ask the coordinator."""
         number, actions = self.protocol.ask(command, self.world.now_s)
@@ -116,19 +122,19 @@ class Process:
 
     def meet(self, name: str, **fields: Any) -> Wait:
         """Arrive at a barrier."""
-        self.world.invariants.trains(self)
+        self.trains()
         number, actions = self.protocol.meet(name, self.world.now_s, **fields)
         self._meets = number, fields["generation"]
         return self._asked(number, actions)
 
     def report(self, **fields: Any) -> Wait:
         """Report progress."""
-        self.world.invariants.trains(self)
+        self.trains()
         return self._asked(*self.protocol.report(self.world.now_s, **fields))
 
     def begin_save(self, step: int, generation: int, part: Part, *, insists: bool) -> Wait:
         """Save a part in the background: written after a while, or dropped if the store does not take it."""
-        self.world.invariants.trains(self)
+        self.trains()
         number = self.protocol.begin_part(step, generation)
         path = f"step_{step}/{generation}-{self.name}-{number}"
 

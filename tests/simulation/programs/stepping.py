@@ -21,4 +21,4 @@ def step_alone(world: World, process: Process) -> Program:
             world.tally["replaced workers stopped"] += 1
             process.end()
             return
-        world.invariants.trains(process)
+        process.trains()
