@@ -45,8 +45,10 @@ def test_numbers_are_kept_and_the_rest_is_named_once(caplog: pytest.LogCaptureFi
     assert "of type ndarray of shape (4,)" in caplog.text
 
 
+@pytest.mark.part("torch")
 def test_a_tensor_with_one_element_is_a_number() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     reported = {"loss": torch.tensor(0.5, requires_grad=True), "many": torch.ones(3), "none": torch.ones(0)}
     assert ReportedNumbers().clean(reported) == {"loss": 0.5}
 

@@ -87,7 +87,7 @@ def object_exists(root: Root, path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     if stat.S_ISLNK(mode):
-        raise _link_refused(path)
+        raise _link_refused(path) from OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return stat.S_ISREG(mode)
 
 

@@ -75,8 +75,10 @@ def test_numbers_of_any_library_become_plain_ones(value: Any, kept: Any) -> None
     assert [type(each) for each in found.values()] == [type(kept)]
 
 
+@pytest.mark.part("torch")
 def test_tensors_with_one_element_become_numbers() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     values = {"a": torch.tensor(0.5, requires_grad=True), "b": torch.tensor([3]), "c": torch.tensor(math.nan)}
     assert repr(save_and_load(values)) == repr({"a": 0.5, "b": 3, "c": math.nan})
 

@@ -139,7 +139,8 @@ def test_a_run_with_another_seed_than_its_checkpoint_says_so(caplog: pytest.LogC
 
 
 def cuda_of(count: int, current: int) -> tuple[Any, list[Any]]:
-    torch = pytest.importorskip("torch")
+    import torch
+
     devices = [torch.Generator().manual_seed(number) for number in range(count)]
 
     class Cuda:
