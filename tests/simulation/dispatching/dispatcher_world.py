@@ -68,6 +68,7 @@ class DispatcherWorld:
             try:
                 loop.run_until_complete(self._main(loop))
             finally:
+                loop.end_tasks()
                 loop.close()
                 logging.disable(logging.NOTSET)
 
