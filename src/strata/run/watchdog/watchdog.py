@@ -232,13 +232,15 @@ class Watchdog:
     def _hold_lock_guard(self) -> None:
         if not self._team.ends_hung_workers or not self._is_on:
             return
-        if self._lock_file is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock_file = lock_file_of(self._folder, self._worker_id, os.getpid()).open("w")
         limit_s = self._times.limit_s() + LOCK_SLACK_S
         with self._guarding:
-            if self._since_s is not None and not self._paused:
-                faulthandler.dump_traceback_later(limit_s, exit=True, file=self._lock_file)
+            if self._since_s is None or self._paused:
+                return
+            # Both the training thread and the thread that ticks come here.
+            if self._lock_file is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._lock_file = lock_file_of(self._folder, self._worker_id, os.getpid()).open("w")
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=self._lock_file)
 
     def _release_lock_guard(self) -> None:
         with self._guarding:
@@ -265,11 +267,12 @@ class Watchdog:
     def close(self) -> None:
         """Watch nothing more."""
         self.disarm()
-        if self._lock_file is not None:
-            self._lock_file.close()
+        with self._guarding:
+            file, self._lock_file = self._lock_file, None
+        if file is not None:
+            file.close()
             with suppress(OSError):
-                Path(self._lock_file.name).unlink()
-            self._lock_file = None
+                Path(file.name).unlink()
 
 
 # A child that was forked while faulthandler's thread runs has no such thread, and waits for it when it ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from strata.errors import MembershipError
 from strata.run.team.protocol import JobView, WorkerView
 from strata.run.team.solo_team import LocalTeam
 from strata.run.watchdog.waits import Waits
-from strata.run.watchdog.watchdog import Watchdog
+from strata.run.watchdog.watchdog import Watchdog, lock_file_of
 from tests.unit.cluster.conftest import Bench
 
 NOW_S = 1_000.0
@@ -142,3 +143,33 @@ def test_a_wait_in_a_collective_is_logged_once_and_a_slow_step_is_not(
     assert message.startswith("waiting for 4 s")
     assert "step 7 is in a collective or a backward pass, at " in message
     watchdog.close()
+
+
+def test_the_file_for_a_held_interpreter_lock_is_opened_once_by_two_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training thread and the one that ticks; a file that one of them lost was never closed."""
+    opened: list[Path] = []
+    is_second = threading.Event()
+
+    def open_slowly(folder: Path, worker_id: str, pid: int) -> Path:
+        opened.append(lock_file_of(folder, worker_id, pid))
+        if len(opened) == 1:
+            ticking.start()
+            is_second.wait(0.2)
+        else:
+            is_second.set()
+        return opened[0]
+
+    monkeypatch.setattr("strata.run.watchdog.watchdog.lock_file_of", open_slowly)
+    team = Told()
+    monkeypatch.setattr(Told, "ends_hung_workers", True)
+    watchdog = Watchdog(team, Waits(), worker_id="w1", folder=tmp_path, limit_s=1_000.0, is_outdated=lambda: False)
+    ticking = threading.Thread(target=watchdog.tick, args=(NOW_S,))
+    watchdog.arm(6, rank=0, generation=1)
+    ticking.join()
+    assert len(opened) == 1
+    watchdog.close()
+    assert not opened[0].exists()
+    watchdog.tick(NOW_S)
+    assert len(opened) == 1, "nor is it opened again after the end"
