@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from strata.checkpoint.commit.merge import merge_reports
 from strata.checkpoint.format import layout
 from strata.checkpoint.format.manifest import StoredSlice
+from strata.checkpoint.format.random_state import list_state_tensors
 from strata.checkpoint.format.rewind_record import Rewind, is_left_behind
 from strata.checkpoint.keep.catalog import Catalog
 from strata.checkpoint.keep.pruner import InUse, Pruner, counted
@@ -132,6 +133,7 @@ class Engine:
             parent=parent.parts[draft.part] if parent is not None else None,
         )
         copies = await asyncio.to_thread(draft.digest_copies, image)
+        record = replace(record, state_digest=await asyncio.to_thread(draft.digest_state, image, record.chunks))
         progress.enter("written")
         try:
             return await self._commit_part(draft, record, parent, progress, copies)
@@ -414,6 +416,11 @@ class Engine:
 
 def _is_same(previous: Manifest, manifest: Manifest) -> bool:
     """Whether two checkpoints of different steps hold the same bits, and there are bits to speak of."""
-    digests = [part.digest for part in manifest.parts]
-    has_values = manifest.is_opaque or any(0 not in tensor.shape for tensor in manifest.tensors.values())
-    return previous.step != manifest.step and has_values and digests == [part.digest for part in previous.parts]
+    has_values = manifest.is_opaque or any(
+        0 not in manifest.tensors[name].shape for name in list_state_tensors(manifest)
+    )
+    return previous.step != manifest.step and has_values and _digests(previous) == _digests(manifest)
+
+
+def _digests(manifest: Manifest) -> list[bytes]:
+    return [part.state_digest or part.digest for part in manifest.parts]

@@ -239,6 +239,19 @@ def test_a_state_that_did_not_change_since_the_last_step_is_warned_of(manager: C
     manager.save({"only": "plain values"}, 6)
 
 
+@pytest.mark.parametrize("rows", [2, 1_000, 1_200_000])
+def test_a_state_that_did_not_change_is_warned_of_although_random_numbers_were_drawn(
+    manager: CheckpointManager, rows: int
+) -> None:
+    weights = {"w": np.ones(rows), "odd": np.ones(3, np.uint8)}
+    manager.save(weights, 1, random_state=b"1" * 5_000)
+    with pytest.warns(UnchangedStateWarning, match="step 2 is bit-identical to step 1"):
+        manager.save(weights, 2, random_state=b"2" * 5_000)
+    manager.save({**weights, "odd": np.zeros(3, np.uint8)}, 3, random_state=b"2" * 5_000)
+    manager.save({"only": "plain values"}, 5, random_state=b"3" * 5_000)
+    manager.save({"only": "plain values"}, 6, random_state=b"3" * 5_000)
+
+
 def test_a_step_is_saved_once_and_the_first_stays(manager: CheckpointManager) -> None:
     manager.save({"w": np.ones(2)}, 1)
     with pytest.raises(CheckpointExistsError, match="step 1 is already committed"):

@@ -49,6 +49,17 @@ def digest_chunks(view: memoryview, indices: Sequence[int] | None = None) -> lis
     return digests
 
 
+def digest_without(view: memoryview, chunks: Sequence[bytes], span: slice) -> bytes:
+    """The digest of a part without the bytes of one span; ``chunks`` are its digests with them."""
+    digests = list(chunks)
+    for index in range(span.start // CHUNK_BYTES, chunk_count(span.stop)):
+        low, high = index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, len(view))
+        kept = xxhash.xxh3_128(view[low : max(low, span.start)])
+        kept.update(view[min(high, span.stop) : high])
+        digests[index] = kept.digest()
+    return digest_part(digests)
+
+
 def digest_behind(view: memoryview, wait_ready: Callable[[int], object]) -> list[bytes]:
     """The digests of all chunks, in one thread that follows whoever fills the view."""
     digests = []

@@ -43,6 +43,8 @@ class PartRecord:
     digest: bytes
     chunks: tuple[bytes, ...]
     extents: tuple[Extent, ...]
+    state_digest: bytes | None = None
+    """The digest without the random state, where the part has one: this changes also where nothing is trained."""
 
     @property
     def path(self) -> str:
@@ -138,6 +140,7 @@ def encode(manifest: Manifest, kind: Format = "strata-checkpoint") -> bytes:
                 "digest": part.digest.hex(),
                 "chunks": [chunk.hex() for chunk in part.chunks],
                 "extents": [[extent.path, extent.offset, extent.length] for extent in part.extents],
+                **({} if part.state_digest is None else {"state": part.state_digest.hex()}),
             }
             for part in manifest.parts
         ],

@@ -170,7 +170,8 @@ def _read_part(part: dict[str, Any]) -> PartRecord:
         Extent(_path(path), _count(offset), _count(length)) for path, offset, length in _list(part["extents"])
     )
     chunks = tuple(map(_digest, _list(part["chunks"])))
-    record = PartRecord(_count(part["size"]), _digest(part["digest"]), chunks, extents)
+    state_digest = _digest(part["state"]) if "state" in part else None
+    record = PartRecord(_count(part["size"]), _digest(part["digest"]), chunks, extents, state_digest)
     if sum(extent.length for extent in extents) != record.size_bytes:
         raise ValueError("extents do not add up to the size of their part")
     if len(chunks) != chunk_count(record.size_bytes) or digest_part(chunks) != record.digest:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.format import kinds
-from strata.checkpoint.format.digest import digest_bytes
+from strata.checkpoint.format.digest import digest_bytes, digest_without
 from strata.checkpoint.format.layout import PartLayout, Planner
 from strata.checkpoint.format.manifest import CopyRecord, Manifest, PartRecord, StoredSlice, StoredTensor
 from strata.checkpoint.format.manifest_reader import check_object
-from strata.checkpoint.format.random_state import with_random_state
+from strata.checkpoint.format.random_state import find_random_states, with_random_state
 from strata.checkpoint.format.tensors import RefusedError
 from strata.checkpoint.format.tree import Leaf, Node, flatten
 from strata.checkpoint.save.backup import Backup
@@ -138,6 +138,16 @@ class Draft:
             if digest is not None:
                 found.append(CopyRecord(copy.name, copy.start, copy.tensor.shape, digest))
         return tuple(found)
+
+    def digest_state(self, image: StagedImage, chunks: Sequence[bytes]) -> bytes | None:
+        """The digest of the part without its random state, if it has one."""
+        names = set(find_random_states(self.structure).values())
+        if not names or self.pieces is None or self.plan is None:
+            return None
+        for place in self.plan.places:
+            if self.pieces.whole[place.name] in names:
+                return digest_without(image.view, chunks, slice(place.offset, place.offset + place.nbytes))
+        return None
 
     def without_values(self) -> Draft:
         """The same without the state, which from now on is the caller's alone: nothing here keeps it alive."""

@@ -13,6 +13,8 @@ import numpy as np
 
 # Arrays stand in the JSON of a saved generator under these keys.
 _ARRAY_KEYS = {"dtype", "base64"}
+# The bytes of states are a multiple of so many.
+SIZE_STEP = 4096
 # What libraries raise for a state that is not one of theirs.
 _REFUSALS = (ValueError, TypeError, KeyError, RuntimeError, OverflowError)
 
@@ -46,7 +48,8 @@ def find_generators() -> dict[str, Any]:
 def read_state(generator: Any) -> Any:
     """Return the state of a generator: JSON's values, and arrays."""
     if generator is random or isinstance(generator, random.Random):
-        return generator.getstate()
+        version, words, gauss = generator.getstate()
+        return version, np.array(words, np.uint32), gauss
     if generator is np.random or isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     if isinstance(generator, np.random.Generator):
@@ -59,7 +62,7 @@ def put_back(generator: Any, state: Any) -> None:
     try:
         if generator is random or isinstance(generator, random.Random):
             version, words, gauss = state
-            generator.setstate((version, tuple(words), gauss))
+            generator.setstate((version, tuple(map(int, words)), gauss))
         elif generator is np.random or isinstance(generator, np.random.RandomState):
             generator.set_state(state)
         elif isinstance(generator, np.random.Generator):
@@ -84,8 +87,12 @@ def seed(generator: Any, seed: int) -> None:
 
 
 def encode(states: Mapping[str, Any]) -> bytes:
-    """Return states as bytes that any language can read: JSON, with the bytes of arrays in base64."""
-    return json.dumps(states, default=_array_to_json, separators=(",", ":")).encode()
+    """Return states as bytes that any language can read: JSON, with the bytes of arrays in base64.
+
+    Numbers have more digits or fewer, and spaces make up for that: a delta of a part needs its size to stay.
+    """
+    text = json.dumps(states, default=_array_to_json, separators=(",", ":"))
+    return text.ljust(-(-len(text) // SIZE_STEP) * SIZE_STEP).encode()
 
 
 def decode(data: bytes) -> dict[str, Any]:

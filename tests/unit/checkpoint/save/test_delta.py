@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from strata.checkpoint.format.delta import cut_extents, find_changes, merge_exte
 from strata.checkpoint.format.digest import CHUNK_BYTES, digest_chunks, digest_part
 from strata.checkpoint.format.manifest import Extent, PartRecord
 from strata.errors import DamagedCheckpointError, IncompleteCheckpointError
+from strata.run.randomness.generators import encode, read_state
 from strata.storage import MemoryStorage
 
 CHUNKS = 8
@@ -78,6 +80,20 @@ def test_a_state_of_which_nearly_all_changed_is_written_in_full() -> None:
     for changed, is_delta in ((6, True), (7, False)):
         after[: changed * CHUNK_BYTES : CHUNK_BYTES] = before[: changed * CHUNK_BYTES : CHUNK_BYTES] + 1
         assert (find_changes(memoryview(after), record) is not None) == is_delta
+
+
+def test_random_numbers_that_were_drawn_cost_a_delta_one_chunk() -> None:
+    storage, weights, generator = MemoryStorage(), base()[: -CHUNK_BYTES + 5000], random.Random(1)
+    with CheckpointManager(storage=storage, saving=SavePolicy(delta=True)) as manager:
+        for step in range(1, 9):
+            weights[-1] ^= 1
+            generator.gauss()
+            generator.randbytes(step)
+            manager.save({"w": weights}, step, random_state=encode({"python": read_state(generator)}))
+            if step > 1:
+                ((name, size_bytes),) = written(storage, step).items()
+                assert name.endswith(".delta")
+                assert size_bytes <= CHUNK_BYTES
 
 
 def test_only_changed_chunks_are_written_and_never_a_chain() -> None:

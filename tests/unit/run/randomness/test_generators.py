@@ -79,6 +79,15 @@ def test_what_is_saved_is_json_without_pickle() -> None:
     assert saved["held"]["own.rng"]["bit_generator"] == "PCG64"
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_saved_keeps_its_size_whatever_was_drawn(name: str) -> None:
+    generator, sizes = MAKERS[name](1), set()
+    for _ in range(20):
+        sizes.add(len(generators.encode({"g": generators.read_state(generator)})))
+        draw(generator)
+    assert len(sizes) == 1
+
+
 def test_a_source_of_the_system_has_no_state_that_could_be_saved() -> None:
     assert not generators.is_generator(random.SystemRandom())
     assert not any(map(generators.is_generator, (random, np.random, 5, None, "x", [random.Random(1)])))
