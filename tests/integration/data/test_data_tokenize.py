@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 import tokenizers
 
 from strata.data import open_dataset
-from strata.data.prepare import tokenizing
+from strata.data.prepare import tokenizing, unfinished
 from strata.data.prepare.engines import run_tasks
 from strata.data.prepare.rewrite import Plan, prepare
 from strata.data.prepare.tokenizing import TokenizePlan, tokenize
@@ -116,6 +117,45 @@ def test_a_run_that_was_stopped_keeps_the_files_that_are_done(
     assert content(tmp_path / "stopped") == content(tmp_path / "straight")
     with pytest.raises(DatasetExistsError):
         tokenize(rows, str(tmp_path / "stopped"), plan, processes=1)
+
+
+@pytest.mark.parametrize("same_plan", [True, False])
+def test_a_task_that_outlives_its_killed_run_cannot_change_the_next_one(
+    tmp_path: Path, corpus: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, same_plan: bool
+) -> None:
+    rows = texts(corpus, tmp_path / "cache")
+    plans = [TokenizePlan(tokenizer=tokenizer, end=None if same_plan else 1, rows_per_file=70)]
+    plans += [TokenizePlan(tokenizer=tokenizer, rows_per_file=70)]
+    left: list[Any] = []
+
+    def run_old(documents: int = 0, tokens: int = 0) -> None:
+        for task in left:
+            with contextlib.suppress(FileNotFoundError):  # which ends the task, and nobody waits for it
+                tokenizing.tokenize_part(*task)
+
+    def die(engine: str, function: Any, tasks: Any, **options: Any) -> Any:
+        left.extend(tasks)
+        run_old()
+        raise KeyboardInterrupt
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tokenizing, "run_tasks", die)
+        patched.setattr(unfinished, "remove", lambda path: None)  # killed, it cleans up nothing
+        with pytest.raises(KeyboardInterrupt):
+            tokenize(rows, str(tmp_path / "out"), plans[0], processes=1)
+    tokenize(rows, str(tmp_path / "out"), plans[1], processes=1, on_progress=run_old)
+    tokenize(rows, str(tmp_path / "straight"), plans[1], processes=1)
+    assert content(tmp_path / "out") == content(tmp_path / "straight")
+
+
+def test_a_process_that_is_killed_is_named_as_the_cause() -> None:
+    with pytest.raises(DataError, match=r"one of the 2 processes was killed \(is there enough memory\?\)"):
+        list(run_tasks("local", kill_itself, [(), ()], processes=2))
+
+
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_files_of_another_plan_are_not_kept(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from strata import MemoryStorage
 from strata.data.files.cache import Cache
 from strata.data.files.source import UNFINISHED
 from strata.data.prepare import rewrite as prepare_module
+from strata.data.prepare import unfinished
 from strata.data.prepare.rewrite import Plan, prepare
 from strata.data.rows.row_sequence import DatasetRows, open_rows
 from strata.errors import DataError, DatasetExistsError
@@ -197,6 +200,42 @@ def test_one_that_begins_while_another_ends_leaves_what_that_wrote(
         prepare(source, str(tmp_path / "out"), Plan(), cache=tmp_path / "cache")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
     assert not (tmp_path / ".out.unfinished").exists()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_task_that_outlives_its_killed_run_cannot_change_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(100))
+    source = open_rows(tmp_path / "a.npy", cache=tmp_path / "cache")
+    left: list[Any] = []
+
+    def run_old(count: int = 0) -> None:
+        for task in left:
+            with contextlib.suppress(FileNotFoundError):  # which ends the task, and nobody waits for it
+                prepare_module.write_part(*task)
+
+    def die(engine: str, function: Any, tasks: Any, **options: Any) -> Any:
+        left.extend(tasks)
+        run_old()
+        raise KeyboardInterrupt
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prepare_module, "run_tasks", die)
+        # Killed, it cleans up nothing.
+        patched.setattr(unfinished, "remove", lambda path: None)
+        patched.setattr(shutil, "rmtree", lambda path, **options: None)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(source, str(tmp_path / "out"), Plan(rows_per_file=25, shuffle=shuffle, seed=1))
+    plan = Plan(rows_per_file=25, shuffle=shuffle, seed=2)
+    prepare(source, str(tmp_path / "out"), plan, on_rows=run_old, cache=tmp_path / "cache")
+    prepare(source, str(tmp_path / "straight"), plan, cache=tmp_path / "cache")
+    found = {
+        name: {path.name: path.read_bytes() for path in (tmp_path / name).glob("p*")} for name in ("out", "straight")
+    }
+    assert found["out"] == found["straight"]
+    assert all(path.is_file() for path in (tmp_path / "out").iterdir())
 
 
 async def test_parts_that_a_killed_prepare_left_in_a_store_are_cleared_away(

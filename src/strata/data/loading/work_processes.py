@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
-import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
 from strata.data.loading.shared_arrays import SharedMemory, Sizes
+from strata.data.process_pool import start_pool
 
 Work = Callable[[Any], Any]
 
@@ -26,13 +23,7 @@ class WorkProcesses:
         self._free: SimpleQueue[int] = SimpleQueue()
         for number in range(memories):
             self._free.put(number)
-        # Not fork: a copy of a process with threads may hold locks that nobody will ever release.
-        self._pool = ProcessPoolExecutor(
-            count,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_prepare_process,
-            initargs=(work, pairs),
-        )
+        self._pool = start_pool(count, _prepare_process, work, pairs)
 
     def submit(self, value: Any) -> ProcessTask:
         """Begin the work on a value; waits while all memory is in use."""
@@ -78,15 +69,6 @@ _process_pairs: list[tuple[SharedMemory, SharedMemory]]
 def _prepare_process(work: Work, pairs: list[tuple[SharedMemory, SharedMemory]]) -> None:
     global _process_work, _process_pairs
     _process_work, _process_pairs = work, pairs
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is gone, which a pool of processes does not notice by itself."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
 
 
 def _work_in_process(number: int, sizes: Sizes) -> Sizes:

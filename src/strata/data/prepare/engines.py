@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from strata.data.process_pool import start_pool
 from strata.errors import DataError, MissingExtraError
 
 Engine: TypeAlias = Literal["local", "ray"]
@@ -32,10 +33,10 @@ def count_processes(processes: int | None) -> int:
 
 def run_tasks(
     engine: str, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, processes: int | None = None
-) -> Iterator[T]:
+) -> Generator[T]:
     """Call the function with each task's arguments, many at once, and yield what it returns as each is done.
 
-    Each task must depend on its arguments alone. The first that fails ends all.
+    Each task must depend on its arguments alone, and may be done more than once. The first that fails ends all.
     """
     check_engine(engine)
     if engine == "ray":
@@ -46,11 +47,14 @@ def run_tasks(
         for task in tasks:
             yield function(*task)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_process)
+    pool = start_pool(count, _prepare_process)
     try:
         for done in as_completed([pool.submit(function, *task) for task in tasks]):
             yield done.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            f"one of the {count} processes was killed (is there enough memory?); run it again, or with fewer processes"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -60,7 +64,7 @@ def _prepare_process() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def _run_on_ray(function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]) -> Iterator[T]:
+def _run_on_ray(function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]) -> Generator[T]:
     ray = _import_ray()
     if not ray.is_initialized():
         # The cluster of RAY_ADDRESS or of this machine if there is one, else one of its own.

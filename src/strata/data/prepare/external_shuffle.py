@@ -48,7 +48,7 @@ def _deal(table: pa.Table, places: Integers, edges: Sequence[int], folder: Path)
 
 
 def gather_rows(path: Path, schema: pa.Schema, piece: int) -> Iterator[Columns]:
-    """Yield the rows that were dealt to a file, in their places; then they are deleted."""
+    """Yield the rows that were dealt to a file, in their places."""
     tables = []
     with pa.memory_map(str(path)) as source:
         while source.tell() < source.size():
@@ -59,4 +59,3 @@ def gather_rows(path: Path, schema: pa.Schema, piece: int) -> Iterator[Columns]:
         content = table.drop_columns([_PLACE])
         for low in range(0, len(order), piece):
             yield tensors.decode(content.take(order[low : low + piece]), schema)
-    path.unlink()

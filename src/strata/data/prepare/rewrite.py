@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from strata.data.files.storage_loop import wait_for
 from strata.data.formats import tensors
 from strata.data.prepare.engines import check_engine, run_tasks
 from strata.data.prepare.external_shuffle import deal_rows, gather_rows
+from strata.data.prepare.unfinished import new_folder, remove, sync, working_folder, write_directory
 from strata.data.rows.scan import choose_files, scan_files, store_index
 from strata.errors import DataError, DatasetExistsError
 from strata.storage import open_storage
@@ -105,18 +104,20 @@ def prepare(
     schema = tensors.encoded_schema(rows.schema, as_bytes=plan.arrays_as_bytes)
     is_local = "://" not in target or target.startswith("file://")
     with _local_target(target) if is_local else _remote_target(target) as place:
-        with tempfile.TemporaryDirectory(dir=place.folder, prefix="_shuffle") as folder:
+        with working_folder(place.folder) as working:
             names = [f"part-{number:05}-of-{len(edges) - 1:05}.parquet" for number in range(len(edges) - 1)]
             if plan.shuffle:
-                deal_rows(rows, schema, edges, plan.seed, Path(folder), piece)
+                deal_rows(rows, schema, edges, plan.seed, working, piece)
             tasks = [
-                (rows, edges[number : number + 2], schema, plan, group, piece, str(place.folder / name), str(place_of))
+                (rows, edges[number : number + 2], schema, plan, group, piece, str(working), name, str(number))
                 for number, name in enumerate(names)
-                for place_of in [Path(folder) / str(number)]
             ]
-            for name, count in run_tasks(engine, write_part, tasks, processes=processes):
-                place.publish(name)
-                on_rows(count)
+            with closing(run_tasks(engine, write_part, tasks, processes=processes)) as parts:
+                for path, dealt, count in parts:
+                    place.publish(Path(path))
+                    # Not before the file is done: a cluster repeats a task whose process died.
+                    (working / dealt).unlink(missing_ok=not plan.shuffle)
+                    on_rows(count)
         opened = open_cache(cache)
         kind, files = choose_files(place.source, "parquet")
         index = scan_files(place.source, kind, {}, files, opened)
@@ -136,15 +137,20 @@ def write_part(
     plan: Plan,
     rows_per_group: int,
     piece: int,
-    path: str,
+    working: str,
+    name: str,
     dealt: str,
-) -> tuple[str, int]:
-    """Write one file, of rows in order or of those that were dealt to it; return its name and how many rows it has."""
+) -> tuple[str, str, int]:
+    """Write one file, of rows in order or of those that were dealt to it.
+
+    Return the path, which no other attempt has, the name of the dealt rows, and how many rows the file has.
+    """
     start, stop = edges
     if plan.shuffle:
-        pieces = gather_rows(Path(dealt), schema, piece)
+        pieces = gather_rows(Path(working, dealt), schema, piece)
     else:
         pieces = (rows.read(low, min(stop, low + piece)) for low in range(start, stop, piece))
+    path = new_folder(Path(working)) / name
     rest = schema.empty_table()
     with pq.ParquetWriter(path, schema, **_settings(schema, plan)) as writer:
         for columns in pieces:
@@ -152,7 +158,7 @@ def write_part(
             rest = _write_groups(writer, rest, rows_per_group)
         if rest.num_rows:
             writer.write_table(rest, row_group_size=rows_per_group)
-    return Path(path).name, stop - start
+    return str(path), dealt, stop - start
 
 
 def _write_groups(writer: pq.ParquetWriter, table: pa.Table, rows_per_group: int) -> pa.Table:
@@ -177,36 +183,24 @@ def _settings(schema: pa.Schema, plan: Plan) -> dict[str, Any]:
 class _Place:
     folder: Path
     source: Source
-    publish: Callable[[str], None]
+    publish: Callable[[Path], None]
 
 
 @contextmanager
 def _local_target(url: str) -> Iterator[_Place]:
-    target = Path(url.removeprefix("file://")).expanduser().absolute()
-    _refuse_taken(url, is_taken=target.exists() and (not target.is_dir() or any(target.iterdir())))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = target.with_name(f".{target.name}.unfinished")
-    folder.mkdir(exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with write_directory(url, command="prepare") as folder:
+        for left in list(folder.iterdir()):  # by a run that was killed
+            remove(left)
+
+        def publish(path: Path) -> None:
+            sync(path)
+            path.rename(folder / path.name)
+
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DatasetExistsError(url, "another 'strata data prepare' is writing it") from None
-        if not folder.exists() or os.fstat(lock).st_ino != folder.stat().st_ino:
-            raise DatasetExistsError(url, "another 'strata data prepare' has just written it")
-        for left in folder.iterdir():  # of one that was killed
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        try:
-            yield _Place(folder, LocalSource(folder, ""), lambda name: _sync(folder / name))
+            yield _Place(folder, LocalSource(folder, ""), publish)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        _sync(folder)
-        folder.rename(target)
-        _sync(target.parent)
-    finally:
-        os.close(lock)
 
 
 @contextmanager
@@ -215,7 +209,8 @@ def _remote_target(url: str) -> Iterator[_Place]:
 
     async def clear() -> None:
         found = [info.path async for info in storage.list()]
-        _refuse_taken(url, is_taken=bool(found) and UNFINISHED not in found)
+        if found and UNFINISHED not in found:
+            raise DatasetExistsError(url, "there is something already")
         await storage.write(UNFINISHED, b"")
         for path in found:
             if path.startswith("part-"):
@@ -230,23 +225,10 @@ def _remote_target(url: str) -> Iterator[_Place]:
     wait_for(clear())
     with tempfile.TemporaryDirectory(prefix="strata-prepare-") as folder:
 
-        def publish(name: str) -> None:
-            wait_for(upload(Path(folder) / name))
-            (Path(folder) / name).unlink()
+        def publish(path: Path) -> None:
+            wait_for(upload(path))
+            path.unlink()
 
         source = StorageSource(storage, "", "", url=url.rstrip("/"), finished=False)
         yield _Place(Path(folder), source, publish)
     wait_for(storage.delete(UNFINISHED))
-
-
-def _refuse_taken(url: str, *, is_taken: bool) -> None:
-    if is_taken:
-        raise DatasetExistsError(url, "there is something already")
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +15,10 @@ import numpy as np
 import xxhash
 
 from strata.data.prepare.engines import check_engine, run_tasks
+from strata.data.prepare.unfinished import new_folder, remove, working_folder, write_directory
 from strata.data.text.megatron import index_bytes
 from strata.data.text.tokenizers import encode_documents, load_encoder, load_tokenizer, vocabulary_size
-from strata.errors import DataError, DatasetExistsError
+from strata.errors import DataError
 
 if TYPE_CHECKING:
     from strata.data.rows.row_sequence import DatasetRows
@@ -83,54 +82,40 @@ def tokenize(
     if rows.num_rows == 0:
         raise DataError(f"{rows!r} has no rows, so there is nothing to tokenize")
     dtype = plan.dtype or choose_dtype(plan)
-    final = Path(target).absolute()
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise DatasetExistsError(target, "there is something already")
-    folder = final.with_name(f".{final.name}.unfinished")
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DatasetExistsError(target, "another 'strata data tokenize' is writing it") from None
-        if not folder.exists() or os.fstat(lock).st_ino != folder.stat().st_ino:
-            raise DatasetExistsError(target, "another 'strata data tokenize' has just written it")
-        _keep_or_clear(folder, _describe(rows, plan, dtype))
-        count = -(-rows.num_rows // plan.rows_per_file)
-        edges = [rows.num_rows * number // count for number in range(count + 1)]
-        names = [f"part-{number:05}-of-{count:05}.{dtype}" for number in range(count)]
-        tasks = []
-        documents = tokens = 0
-        for number, name in enumerate(names):
-            done = _read_done(folder / f"{name}.idx")
-            if done is None:
-                tasks.append((rows, edges[number], edges[number + 1], plan, dtype, str(folder / name)))
-            else:
-                documents, tokens = documents + done[0], tokens + done[1]
-                on_progress(*done)
-        for found in run_tasks(engine, tokenize_part, tasks, processes=processes):
-            documents, tokens = documents + found[0], tokens + found[1]
-            on_progress(*found)
+    count = -(-rows.num_rows // plan.rows_per_file)
+    edges = [rows.num_rows * number // count for number in range(count + 1)]
+    names = [f"part-{number:05}-of-{count:05}.{dtype}" for number in range(count)]
+    documents = tokens = 0
+    with write_directory(target, command="tokenize") as folder:
+        _keep_or_clear(folder, _describe(rows, plan, dtype), names)
+        with working_folder(folder) as working:
+            tasks = []
+            for number, name in enumerate(names):
+                done = _read_done(folder / f"{name}.idx")
+                if done is None:
+                    tasks.append((rows, edges[number], edges[number + 1], plan, dtype, str(working), name))
+                else:
+                    documents, tokens = documents + done[0], tokens + done[1]
+                    on_progress(*done)
+            with closing(run_tasks(engine, tokenize_part, tasks, processes=processes)) as parts:
+                for prefix, *found in parts:
+                    for suffix in (".bin", ".idx"):  # the index last: a file that has one is complete
+                        Path(f"{prefix}{suffix}").rename(folder / f"{Path(prefix).name}{suffix}")
+                    documents, tokens = documents + found[0], tokens + found[1]
+                    on_progress(*found)
         (folder / _PLAN).unlink()
-        os.fsync(lock)
-        with suppress(FileNotFoundError):
-            final.rmdir()
-        folder.rename(final)
-    finally:
-        os.close(lock)
     return Tokenized(target, count, documents, tokens, dtype)
 
 
 def tokenize_part(
-    rows: DatasetRows, start: int, stop: int, plan: TokenizePlan, dtype: str, prefix: str
-) -> tuple[int, int]:
-    """Write one file and its index; return how many documents and tokens it has. The index appears last."""
+    rows: DatasetRows, start: int, stop: int, plan: TokenizePlan, dtype: str, working: str, name: str
+) -> tuple[str, int, int]:
+    """Write one file and its index; return their path, which no other attempt has, and their documents and tokens."""
     encode = _encoder(plan.tokenizer)
     kind = np.dtype(dtype)
     sizes: list[int] = []
-    temporary = Path(f"{prefix}.bin.writing")
-    with temporary.open("wb") as file:
+    prefix = new_folder(Path(working)) / name
+    with Path(f"{prefix}.bin").open("wb") as file:
         for low in range(start, stop, BATCH_ROWS):
             texts = rows.read(low, min(stop, low + BATCH_ROWS), [plan.column]).to_numpy()[plan.column]
             for document in encode_documents(encode, list(texts), end=plan.end, dtype=kind):
@@ -138,14 +123,11 @@ def tokenize_part(
                 sizes.append(len(document))
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(f"{prefix}.bin")
-    temporary = Path(f"{prefix}.idx.writing")
-    with temporary.open("wb") as file:
+    with Path(f"{prefix}.idx").open("wb") as file:
         file.write(index_bytes(sizes, kind))
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(f"{prefix}.idx")
-    return len(sizes), sum(sizes)
+    return str(prefix), len(sizes), sum(sizes)
 
 
 def choose_dtype(plan: TokenizePlan) -> str:
@@ -166,13 +148,15 @@ def _describe(rows: DatasetRows, plan: TokenizePlan, dtype: str) -> str:
     return json.dumps({**asdict(plan), "dtype": dtype, "tokenizer": digest, "rows": rows.fingerprint}, sort_keys=True)
 
 
-def _keep_or_clear(folder: Path, described: str) -> None:
-    """Keep finished files of an earlier try with the same plan; clear away what is of another."""
+def _keep_or_clear(folder: Path, described: str, names: list[str]) -> None:
+    """Keep finished files of an earlier run with the same plan; remove everything else."""
     plan = folder / _PLAN
+    kept = set()
     if plan.exists() and plan.read_text() == described:
-        return
-    for left in folder.iterdir():
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+        kept = {_PLAN, *(f"{name}{suffix}" for name in names for suffix in (".bin", ".idx"))}
+    for left in list(folder.iterdir()):
+        if left.name not in kept:
+            remove(left)
     plan.write_text(described)
 
 
