@@ -36,11 +36,13 @@ async def main() -> None:
     print(f"{len(shards)} shards, the first is rows {shards[0].start_index} to {shards[0].end_index}")
 
     checkpoints = CheckpointManager(f"{folder}/first-api/{rank}")
+    saved = checkpoints.list_checkpoints()  # of an earlier run, whose steps are repeated and not saved again
     weights = np.zeros(1_000)
     for step in range(1, STEPS + 1):
         weights += step
         if step % STEPS_PER_EPOCH == 0:
-            await checkpoints.save_async({"weights": weights}, step=step)
+            if step not in saved:
+                await checkpoints.save_async({"weights": weights}, step=step)
             await orchestrator.wait_barrier(f"epoch_{step // STEPS_PER_EPOCH}")
     checkpoints.close()
     await orchestrator.deregister()

@@ -30,7 +30,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step.report(loss=loss.item())
-    print(f"rank {run.rank} of {run.world_size}: step {run.step_number}, loss {loss.item():.3f}")
+    loss = run.metrics.get("loss", float("nan"))  # none where the training was over already
+    print(f"rank {run.rank} of {run.world_size}: step {run.step_number}, loss {loss:.3f}")
     dist.destroy_process_group()
     run.close()
 

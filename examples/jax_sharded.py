@@ -47,7 +47,8 @@ def main() -> None:
                 state["weights"], loss = update(state["weights"], step.batch["x"], step.batch["y"])
                 step.report(loss=float(loss))
         shards = len(state["weights"]["first"].addressable_shards)
-        print(f"{shards} shards: step {run.step_number}, loss {step.metrics['loss']:.3f}")
+        loss = run.metrics.get("loss", float("nan"))  # none where the training was over already
+        print(f"{shards} shards: step {run.step_number}, loss {loss:.3f}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ class Client:
     ) -> None:
         self._pid = os.getpid()
         self._job_id = job_id
-        incarnation = new_incarnation(time.time_ns() // 1_000_000, uuid.uuid4().hex[:12])
+        # When this worker was started, by its own clock, in ms since 1970.
+        self.started_ms = time.time_ns() // 1_000_000
+        incarnation = new_incarnation(self.started_ms, uuid.uuid4().hex[:12])
         self._worker = c.RegisterWorker(job_id=job_id, worker_id=worker_id, incarnation=incarnation, **registration)
         self._background = BackgroundLoop("strata-client", owner="a Client")
         keep_alive = KeepAliveProcess(bound_s=keep_alive_s) if keep_alive_s else None

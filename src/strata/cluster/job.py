@@ -15,7 +15,7 @@ from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Answer, Done, HeartbeatReply, Registered, ShardLease
 from strata.cluster.values import Incarnation
-from strata.errors import DatasetConflictError, JobWaitingError, QuotaExceededError
+from strata.errors import JobWaitingError, QuotaExceededError
 
 # The same for everyone: most commands are answered with it.
 _DONE = Done()
@@ -163,9 +163,7 @@ class Job(JobCheckpoints):
             raise QuotaExceededError("datasets in one job", limit=self._limits.max_datasets_per_job)
         if not known:
             self.tenant.check("datasets")
-        other = self.ledger.register(command)
-        if other is not None:
-            raise DatasetConflictError(command.dataset_id, registered=repr(other), given=repr(command))
+        self.ledger.register(command)
         if not known:
             self._say(now_s, None, "dataset registered", f"{command.dataset_id}: {command.total_samples} samples")
         return Done(), []

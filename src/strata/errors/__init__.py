@@ -90,6 +90,7 @@
     │   ├── NoWorkersError
     │   ├── UnknownDatasetError (and LookupError)
     │   ├── DatasetConflictError
+    │   ├── SavedDatasetError
     │   └── DamagedRecordError
     └── StorageError
         ├── ObjectNotFoundError
@@ -217,6 +218,7 @@ from strata.errors.sharding import (
     DamagedRecordError,
     DatasetConflictError,
     NoWorkersError,
+    SavedDatasetError,
     ShardingError,
     UnknownDatasetError,
 )
@@ -311,6 +313,7 @@ __all__ = [
     "ReplicasDivergedError",
     "RestoreTooLateError",
     "RewindError",
+    "SavedDatasetError",
     "SchemaMismatchError",
     "SeveralSplitsError",
     "ShardingError",

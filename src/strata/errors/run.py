@@ -40,21 +40,38 @@ class DatasetChangedError(ClusterError):
 
 @with_fields
 class DatasetOptionsError(ClusterError):
-    """Two workers of a job have opened a dataset with different options, so samples would be lost and repeated."""
+    """Two workers of a job have opened a dataset with different options, so samples would be lost and repeated.
+
+    With ``is_earlier_run`` the first one is gone: it opened the dataset in an earlier run of the job.
+    """
 
     dataset_id: str
     option: str
     _: KW_ONLY
+    job_id: str
     worker_id: str
     given: Any
     first: str
     registered: Any
+    is_earlier_run: bool = False
+    started: str = ""
 
-    template = (
-        "dataset {dataset_id!r}: worker {worker_id!r} has {option}={given!r} and worker {first!r}, which opened it "
-        "first in this job, has {option}={registered!r}; open it with the same options on all workers, or under "
-        "another name or job id to use other options"
-    )
+    def message(self) -> str:
+        """Return which option differs, who opened the dataset with which value, and how to go on."""
+        here = f"dataset {self.dataset_id!r}: worker {self.worker_id!r} has {self.option}={self.given!r}"
+        if self.is_earlier_run:
+            when = self.started and f", started {self.started}"
+            return (
+                f"{here}, but an earlier run of job {self.job_id!r} (worker {self.first!r}{when}) opened it with "
+                f"{self.option}={self.registered!r}; use the same options to continue that run, choose another job id "
+                "(JOB_ID, strata run --job) or dataset name, or make the coordinator forget that run with "
+                f"'strata job rm {self.job_id}'"
+            )
+        return (
+            f"{here} and worker {self.first!r}, which opened it first in job {self.job_id!r}, has "
+            f"{self.option}={self.registered!r}; open it with the same options on all workers, or under another name "
+            "or job id to use other options"
+        )
 
 
 @with_fields

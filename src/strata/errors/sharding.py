@@ -49,7 +49,23 @@ class DatasetConflictError(ShardingError):
 
     template = (
         "dataset {dataset_id!r} is already registered with {registered}, but was given {given}; "
-        "use the same parameters, or another dataset id"
+        "use the same parameters, or another dataset id; if an earlier run of this job registered it, another job id "
+        "will do, or 'strata job rm', with which the coordinator forgets that run"
+    )
+
+
+@with_fields
+class SavedDatasetError(ShardingError):
+    """The checkpoint to continue from was saved with other parameters of a dataset."""
+
+    dataset_id: str
+    _: KW_ONLY
+    registered: str
+    saved: str
+
+    template = (
+        "dataset {dataset_id!r} has {registered}, but the checkpoint to continue from was saved with {saved}; open it "
+        "with the parameters of the save, or start over under another job id or with another checkpoint directory"
     )
 
 

@@ -14,8 +14,9 @@ import pytest
 import strata
 from strata import Mixture, open_dataset
 from strata.data.text.assembled import AssembledDataset, pack_dataset
-from strata.errors import DatasetOptionsError
+from strata.errors import DatasetOptionsError, SavedDatasetError
 from tests.testbed.coordinator import CoordinatorProcess
+from tests.testbed.process import STRATA, run_program
 
 
 @pytest.fixture
@@ -75,6 +76,38 @@ def test_a_worker_with_other_options_is_refused_by_the_name_of_the_option_and_of
             assert "DatasetParams(" not in str(caught.value)
         with join(url, tmp_path, "bert") as second:
             second.dataset(folder, threads=1, **options)
+
+
+def test_options_of_an_earlier_run_are_named_as_such_and_it_can_be_forgotten(url: str, tmp_path: Path) -> None:
+    folder = write_rows(tmp_path / "data", 40)
+    options = {"order": "global", "global_batch_size": 8}
+    with join(url, tmp_path, "worker-0") as run:
+        run.dataset(folder, **options)
+    with join(url, tmp_path, "worker-0") as first, join(url, tmp_path, "worker-1") as second:
+        first.refresh()
+        for run in (first, second):
+            with pytest.raises(
+                DatasetOptionsError, match=r"an earlier run of job 'default' \(worker 'worker-0', "
+            ) as caught:
+                run.dataset(folder, **{**options, "global_batch_size": 4})
+            assert caught.value.is_earlier_run
+            assert "'strata job rm default'" in str(caught.value)
+    assert run_program([STRATA, "job", "rm", "default", "--coordinator", url], capture_output=True).returncode == 0
+    with join(url, tmp_path, "worker-0") as run:
+        run.dataset(folder, **{**options, "global_batch_size": 4})
+
+
+def test_a_checkpoint_that_was_saved_with_other_parameters_is_named_as_such(url: str, tmp_path: Path) -> None:
+    folder = write_rows(tmp_path / "data", 40)
+    with join(url, tmp_path, save_every="1 step") as run:
+        dataset, state = run.dataset(folder, order="global", global_batch_size=8, seed=1, name="d"), {"x": np.zeros(1)}
+        for _ in run.steps(state, dataset, until=2):
+            state["x"] += 1
+    assert run_program([STRATA, "job", "rm", "default", "--coordinator", url], capture_output=True).returncode == 0
+    with join(url, tmp_path, save_every="1 step") as run:
+        dataset = run.dataset(folder, order="global", global_batch_size=8, seed=2, name="d")
+        with pytest.raises(SavedDatasetError, match=r"'d' has seed=2, but the checkpoint .* was saved with seed=1; "):
+            next(run.steps(state, dataset, until=3))
 
 
 def test_in_sticky_order_each_worker_gets_batches_of_its_own_size(url: str, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,8 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(240), pytest.mark.xdist_grou
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 THREADS = {"OMP_NUM_THREADS": "1"}
+# Of the test machine: its own name may lead nowhere.
+LOCAL_ADDRESS = "--local-addr=127.0.0.1"
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def run(name: str, folder: Path, *, nproc: int) -> str:
 
 
 def torchrun(name: str, folder: Path, *options: str, **environment: str) -> str:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--local-addr=127.0.0.1", *options]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", LOCAL_ADDRESS, *options]
     done = subprocess.run(
         [*command, str(EXAMPLES / name), str(folder)],
         capture_output=True,
@@ -53,6 +57,44 @@ def torchrun(name: str, folder: Path, *options: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def console_lines(page: str) -> list[str]:
+    """Return the commands of a page, in order."""
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    return [line.strip() for block in blocks for line in block.replace("\\\n", " ").split("$ ") if line.strip()]
+
+
+@pytest.mark.slow
+@pytest.mark.part("torch")
+@pytest.mark.part("jax")
+@pytest.mark.timeout(600)
+def test_the_page_can_be_followed_from_top_to_bottom_and_once_more(tmp_path: Path) -> None:
+    coordinator = CoordinatorProcess(tmp_path)
+    commands = console_lines((EXAMPLES / "README.md").read_text())
+    assert sum("examples/" in command for command in commands) == 10
+    programs = {"python": [], "strata": ["-m", "strata"], "torchrun": ["-m", "torch.distributed.run", LOCAL_ADDRESS]}
+    environment = {**os.environ, **THREADS}
+    with coordinator.serving():
+        for command in commands * 2:
+            words = shlex.split(command.replace("/tmp/example", str(tmp_path / "example")))
+            words = [word.replace("localhost:50051", coordinator.url.removeprefix("http://")) for word in words]
+            if words[0] == "export":
+                environment |= [words[1].split("=", 1)]
+            if not command.endswith("/tmp/example"):
+                continue
+            settings = list(itertools.takewhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+            program, *arguments = words[len(settings) :]
+            done = subprocess.run(
+                [sys.executable, *programs[program], *arguments],
+                capture_output=True,
+                text=True,
+                timeout=stretch(200),
+                check=False,
+                cwd=EXAMPLES.parent,
+                env=environment | dict(word.split("=", 1) for word in settings),
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_the_first_api(folder: Path) -> None:

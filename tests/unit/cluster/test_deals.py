@@ -12,7 +12,7 @@ from strata.cluster.ledger import ledger
 from strata.cluster.ledger.deals import Preparation
 from strata.cluster.replies import ShardLease
 from strata.cluster.values import CommitRecord
-from strata.errors import DatasetConflictError, OutOfOrderError
+from strata.errors import DatasetConflictError, OutOfOrderError, SavedDatasetError
 from strata.sharding import DataOrder
 from tests.unit.cluster.conftest import Bench
 
@@ -208,5 +208,5 @@ def test_a_checkpoint_of_other_data_is_not_restored() -> None:
     other = bench_with(DataOrder.STICKY)
     other.apply(c.AdoptCheckpoints(checkpoints=(CommitRecord(1, 0, "m", bench.job.ledger.cut(1)),)))
     for _ in range(2):
-        with pytest.raises(DatasetConflictError, match="is already registered with"):
+        with pytest.raises(SavedDatasetError, match="but the checkpoint to continue from was saved with "):
             other.say(c.AskRestorePoint, "a")

@@ -280,11 +280,43 @@ def test_datasets_of_a_mixture_show_missing_values_alike() -> None:
         Mixture([documents(order="global"), documents(order="global", nulls="nan")], [1, 1])
 
 
+def compare(mine: dict[str, Any], first: dict[str, Any], *, present: tuple[Any, ...] = ("anna", None)) -> None:
+    compare_options(
+        "d",
+        mine,
+        first,
+        url="u",
+        job_id="j",
+        is_present=lambda worker_id, started_ms: present == (worker_id, started_ms),
+    )
+
+
 def test_what_an_older_release_registered_is_compared_in_what_it_knew() -> None:
     mine = {"worker": "bert", "version": OPTIONS_VERSION, "options": {"seed": 1, "filter": "f#1(x=1)", "new": 2}}
-    compare_options("d", mine, {"worker": "anna", "options": {"seed": 1, "filter": "f#2", "old": 3}}, url="u")
+    compare(mine, {"worker": "anna", "options": {"seed": 1, "filter": "f#2", "old": 3}})
     with pytest.raises(DatasetOptionsError, match="has seed=1 and worker 'anna'"):
-        compare_options("d", mine, {"worker": "anna", "options": {"seed": 2}}, url="u")
+        compare(mine, {"worker": "anna", "options": {"seed": 2}})
     now = {"worker": "anna", "version": OPTIONS_VERSION, "options": {"seed": 1, "filter": "f#1(x=1)"}}
     with pytest.raises(DatasetOptionsError, match="has new=2"):
-        compare_options("d", mine, now, url="u")
+        compare(mine, now)
+
+
+@pytest.mark.parametrize(
+    ("first", "started_ms", "is_earlier"),
+    [
+        ("anna", 7_000, False),  # a process that is there
+        ("anna", 6_000, True),  # of the same name, and gone
+        ("carl", 7_000, True),  # a worker that is gone
+        ("bert", 6_000, True),  # an earlier process of one's own name
+        ("bert", None, True),  # the same, as an older release registered it
+    ],
+)
+def test_options_of_an_earlier_run_are_not_said_to_be_of_a_worker_of_this_one(
+    first: str, started_ms: int | None, is_earlier: bool
+) -> None:
+    mine = {"worker": "bert", "started_ms": 8_000, "version": OPTIONS_VERSION, "options": {"seed": 1}}
+    known = {"worker": first, "started_ms": started_ms, "version": OPTIONS_VERSION, "options": {"seed": 2}}
+    with pytest.raises(DatasetOptionsError) as caught:
+        compare(mine, known, present=("anna", 7_000))
+    assert caught.value.is_earlier_run == is_earlier
+    assert ("strata job rm j" in str(caught.value)) == is_earlier

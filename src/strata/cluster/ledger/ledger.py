@@ -11,7 +11,13 @@ from strata.cluster.commands import LeaseShards, RegisterDataset, ReportProgress
 from strata.cluster.ledger.deals import LARGE_SHARDS, Deal, LeasedDeal, Preparation, deal
 from strata.cluster.ledger.epoch_ledger import Audit, EpochLedger, EpochView
 from strata.cluster.validation import read_cursors
-from strata.errors import DatasetConflictError, OutOfOrderError, QuotaExceededError, UnknownDatasetError
+from strata.errors import (
+    DatasetConflictError,
+    OutOfOrderError,
+    QuotaExceededError,
+    SavedDatasetError,
+    UnknownDatasetError,
+)
 from strata.sharding import Assignment, DatasetParams, RangeSet
 from strata.sharding.cursor import Spans
 
@@ -34,8 +40,8 @@ class Ledger:
         self._sequences: dict[str, tuple[str, int]] = {}
         self._skipped: dict[str, RangeSet] = {}
 
-    def register(self, command: RegisterDataset) -> DatasetParams | None:
-        """Make a dataset known; return the one that is registered, if its parameters differ."""
+    def register(self, command: RegisterDataset) -> None:
+        """Make a dataset known, or raise if it is registered with other parameters."""
         params = DatasetParams(
             dataset_id=command.dataset_id,
             total_samples=command.total_samples,
@@ -47,7 +53,9 @@ class Ledger:
         )
         _check_size(params)
         known = self.datasets.setdefault(command.dataset_id, params)
-        return known if known != params else None
+        if known != params:
+            registered, given = _describe_difference(known, params)
+            raise DatasetConflictError(params.dataset_id, registered=registered, given=given)
 
     def is_dealt(self) -> bool:
         """Whether data of this generation was dealt."""
@@ -184,7 +192,8 @@ class Ledger:
             _check_size(params)
             known = self.datasets.get(params.dataset_id, params)
             if known != params:
-                raise DatasetConflictError(params.dataset_id, registered=repr(known), given=repr(params))
+                registered, saved = _describe_difference(known, params)
+                raise SavedDatasetError(params.dataset_id, registered=registered, saved=saved)
             datasets[params.dataset_id] = params
             restored[params.dataset_id, cursor.epoch] = cursor.consumed, passed_over
         self.datasets.update(datasets)
@@ -291,3 +300,11 @@ class Ledger:
 def _check_size(params: DatasetParams) -> None:
     if params.num_shards > MAX_SHARDS_PER_DATASET:
         raise QuotaExceededError("shards in one dataset", limit=MAX_SHARDS_PER_DATASET)
+
+
+def _describe_difference(known: DatasetParams, given: DatasetParams) -> tuple[str, str]:
+    """Return the parameters in which two records of a dataset differ, as each has them."""
+    one, other = known.to_json(), given.to_json()
+    differ = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    told = [", ".join(f"{name}={each.get(name)}" for name in differ) for each in (one, other)]
+    return told[0], told[1]

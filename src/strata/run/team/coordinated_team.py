@@ -15,6 +15,7 @@ from strata.client.client import Client
 from strata.client.unary import ask
 from strata.cluster import commands as c
 from strata.cluster.events import Cause
+from strata.cluster.membership import GONE
 from strata.cluster.replies import KeyValue, ShardLease
 from strata.cluster.values import RankInfo, Span
 from strata.errors import (
@@ -221,7 +222,12 @@ class CoordinatedTeam:
 
     def register(self, params: DatasetParams, *, options: Mapping[str, Any], url: str) -> None:
         """Make a dataset known, or raise if the job knows another one by that name, or the same with other options."""
-        mine = {"worker": self._worker_id, "version": OPTIONS_VERSION, "options": options}
+        mine = {
+            "worker": self._worker_id,
+            "started_ms": self.client.started_ms,
+            "version": OPTIONS_VERSION,
+            "options": options,
+        }
         known = c.SetKey(
             job_id=self._job_id,
             key=f"dataset/{params.dataset_id}",
@@ -232,8 +238,22 @@ class CoordinatedTeam:
         # Before the coordinator is asked to take it: it knows neither who registered it nor all options.
         found = self.client.ask(known, timeout_s=self._timeout_s)
         assert isinstance(found, KeyValue)
-        compare_options(params.dataset_id, json.loads(known.value), json.loads(found.value), url=url)
+        compare_options(
+            params.dataset_id,
+            json.loads(known.value),
+            json.loads(found.value),
+            url=url,
+            job_id=self._job_id,
+            is_present=self._is_present,
+        )
         self.client.ask(c.RegisterDataset(job_id=self._job_id, **params.to_json()), timeout_s=self._timeout_s)
+
+    def _is_present(self, worker_id: str, started_ms: int | None) -> bool:
+        """Whether a worker's process, if it is known by its start, is in the job now; if nobody can say, it is."""
+        if (view := self.look()) is None:
+            return True
+        present = (worker for worker in view.workers if worker.worker_id == worker_id and worker.state not in GONE)
+        return any(started_ms in (None, worker.started_ms) for worker in present)
 
     def dealer(self, rank_info: RankInfo, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:
         """Return who says what this worker reads in this generation."""
@@ -329,6 +349,7 @@ def _view(job: pb.JobStatus) -> JobView:
             step=worker.step,
             silent_s=worker.silent_s,
             resources=dict(worker.resources),
+            started_ms=worker.started_ms if worker.HasField("started_ms") else None,
         )
         for worker in job.workers
     )

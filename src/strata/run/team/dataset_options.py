@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from strata.errors import DatasetChangedError, DatasetOptionsError
@@ -27,8 +28,19 @@ def describe_options(dataset: Dataset, *, block_size: int) -> dict[str, Any]:
     return options
 
 
-def compare_options(dataset_id: str, mine: Mapping[str, Any], first: Mapping[str, Any], *, url: str) -> None:
-    """Raise an error that names the first option in which a worker differs from the one that registered first."""
+def compare_options(
+    dataset_id: str,
+    mine: Mapping[str, Any],
+    first: Mapping[str, Any],
+    *,
+    url: str,
+    job_id: str,
+    is_present: Callable[[str, int | None], bool],
+) -> None:
+    """Raise an error that names the first option in which a worker differs from the one that registered first.
+
+    ``is_present`` says whether the process of a worker that was started at a time is in the job now.
+    """
     here, known = mine["options"], first["options"]
     # A release that registered less can be compared in what it knew; it named functions in another way.
     is_older = first.get("version", 1) < OPTIONS_VERSION
@@ -38,11 +50,17 @@ def compare_options(dataset_id: str, mine: Mapping[str, Any], first: Mapping[str
             continue
         if option == "files":
             raise DatasetChangedError(dataset_id, url=url)
+        started_ms = first.get("started_ms")  # an older release did not register it
+        is_replaced = first["worker"] == mine["worker"] and started_ms != mine["started_ms"]
+        when = None if started_ms is None else datetime.fromtimestamp(started_ms / 1_000, UTC)
         raise DatasetOptionsError(
             dataset_id,
             option,
+            job_id=job_id,
             worker_id=mine["worker"],
             given=here.get(option),
             first=first["worker"],
             registered=known.get(option),
+            is_earlier_run=is_replaced or not is_present(first["worker"], started_ms),
+            started="" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC",
         )
