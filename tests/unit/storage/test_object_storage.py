@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
 import re
 import threading
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from strata.storage.object.download import VERSION_ATTEMPTS, read_bytes, read_in
 from strata.storage.object.object_ref import ObjectRef
 from strata.storage.object.upload import UploadWriter
 from tests.testbed.pace import stretch
+from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
             is_refused = "If-None-Match" in self.headers and key in self.bucket.objects
             self.bucket.objects.setdefault(key, body)
             self._answer(412 if is_refused else 200, b"", ETag='"1"')
+        elif self.command == "HEAD":
+            when = {"Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
+            self._answer(200, length=len(self.bucket.objects[key]), ETag='"1"', **when)
         elif key:
             self._send(self.bucket.objects[key])
         else:
@@ -166,13 +172,63 @@ async def test_a_store_that_sends_less_than_it_was_asked_for_is_not_believed(buc
         await s3(bucket).read("x")
 
 
-async def test_a_listing_that_fails_is_asked_for_again(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listing_that_fails_is_asked_for_again(bucket: Bucket) -> None:
     bucket.objects = {"a": b"1", "b": b"22"}
     refusals = iter([503] * 5)
     bucket.refuse = lambda method: next(refusals, None)
     storage = s3(bucket, retry=RetryPolicy(first_backoff_s=0.001, max_backoff_s=0.002))
     assert [(info.path, info.size_bytes) async for info in storage.list()] == [("a", 1), ("b", 2)]
-    assert "the store cannot be used: it answered 503; trying again for 300 s" in caplog.text
+
+
+async def test_requests_that_a_store_does_not_answer_are_logged_in_one_line_until_it_goes_on(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    storage = s3(bucket, retry=RetryPolicy())
+    bucket.objects = {"old": b"old", "other": b""}
+    answering = threading.Event()
+    bucket.refuse = lambda method: None if answering.wait(stretch(60)) else 500
+
+    async def write_in_pieces() -> None:
+        async with storage.writer("pieces") as writer:
+            await writer.write(b"piece")
+
+    async def list_all() -> None:
+        assert [info async for info in storage.list()]
+
+    asked = [
+        storage.read("old"),
+        storage.read_into("old", bytearray(3)),
+        storage.write("new", b"new"),
+        storage.write_new("manifest", b"{}"),
+        storage.exists("old"),
+        storage.delete("other"),
+        write_in_pieces(),
+        list_all(),
+    ]
+    where = f"s3://bucket at {bucket.endpoint.removeprefix('http://')}"
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in asked:
+                group.create_task(each)
+            await asyncio.to_thread(wait_until, lambda: "and 7 more" in caplog.text)
+            answering.set()
+    finally:
+        answering.set()
+    await asyncio.to_thread(wait_until, lambda: f"{where}: goes on after " in caplog.text)
+    assert f"{where}: waiting for 3 s to " in caplog.text
+
+
+async def test_attempts_that_are_refused_for_long_are_logged_with_the_reason(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bucket.objects["x"] = CONTENT
+    bucket.refuse = lambda method: None if "to look up x" in caplog.text else 503
+    storage = s3(bucket, retry=RetryPolicy(first_backoff_s=0.01, max_backoff_s=0.1))
+    assert await storage.exists("x")
+    problem = "the store cannot be used: it answered 503; trying again for 300 s in all"
+    assert re.search(rf"waiting for \d s to look up x; {problem}", caplog.text)
 
 
 @pytest.mark.parametrize("refusal", [403, "AccessDenied"])
@@ -229,7 +285,7 @@ def small_parts(store: MemoryStore) -> ObjectRef:
 
 async def test_a_writer_that_needs_more_parts_than_the_store_takes_says_what_to_do() -> None:
     store = MemoryStore()
-    writer = UploadWriter(small_parts(store), max_parts=2)
+    writer = UploadWriter(small_parts(store), max_parts=2, where="memory")
     await writer.write(bytes(8))
     with pytest.raises(StorageError, match="it has more than 2 parts of 4 bytes; open the storage with a larger part"):
         await writer.write(bytes(4))

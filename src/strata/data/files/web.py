@@ -16,12 +16,14 @@ from strata.data.files.compressed import StreamedFile
 from strata.data.files.remote import Fetches, RemoteFile
 from strata.data.files.source import FileInfo, key_of
 from strata.errors import CorruptObjectError, DataError, DatasetNotFoundError, ObjectChangedError, ObjectNotFoundError
+from strata.storage.waits import Action, Request, note_problem, note_progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from strata.data.files.random_access import ByteFile
 
+READ_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 ATTEMPTS = 4
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
@@ -58,14 +60,15 @@ class WebReader:
 
     async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return bytes of the file at the URL ``path``."""
-        return await asyncio.to_thread(self._read, path, start, length, etag)
+        with _request("read", path):
+            return await asyncio.to_thread(self._read, path, start, length, etag)
 
     def look(self, url: str) -> WebFile:
         """Ask for one byte, which shows size, version and whether there are ranges.
 
         Nothing more is read, unless the server does not say the size.
         """
-        with self._open(url, {"Range": "bytes=0-0"}) as reply:
+        with _request("look up", url), self._open(url, {"Range": "bytes=0-0"}) as reply:
             version = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
             if reply.status == 206:
                 size = (reply.headers.get("Content-Range") or "").rpartition("/")[2]
@@ -75,12 +78,13 @@ class WebReader:
                 return WebFile(int(length), version, has_ranges=False)
         # How long the file is shows only at its end.
         with self.stream(url) as reply:
-            size_bytes = sum(len(piece) for piece in iter(lambda: reply.read(1 << 20), b""))
+            size_bytes = sum(len(piece) for piece in iter(lambda: reply.read(READ_BYTES), b""))
         return WebFile(size_bytes, version, has_ranges=False)
 
     def stream(self, url: str) -> Any:
         """Return the whole file, to be read from its start."""
-        return self._open(url, {})
+        with _request("read", url):
+            return io.BufferedReader(_Reply(self._open(url, {}), url), READ_BYTES)
 
     def _read(self, url: str, start: int, length: int | None, etag: str | None) -> bytes:
         if length == 0:
@@ -109,18 +113,23 @@ class WebReader:
         for attempt in range(ATTEMPTS):
             try:
                 request = urllib.request.Request(url, headers=asked)  # noqa: S310 - only for http and https
-                return _opener.open(request, timeout=TIMEOUT_S)
+                reply = _opener.open(request, timeout=TIMEOUT_S)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code in (404, 410):
                     raise ObjectNotFoundError(url, backend="web") from error
                 if error.code not in _RETRIED or attempt == ATTEMPTS - 1:
                     raise DataError(f"{url}: the server answers {error.code} {error.reason}") from error
+                note_problem(f"the server answers {error.code}")
             except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
                 # A connection that ends before there is a reply is no URLError.
+                reason = getattr(error, "reason", error)
                 if attempt == ATTEMPTS - 1:
-                    reason = getattr(error, "reason", error)
                     raise DataError(f"{url}: the server cannot be reached: {reason}") from error
+                note_problem(f"the server cannot be reached: {reason}")
+            else:
+                note_progress()
+                return reply
         raise AssertionError("each attempt returned or raised")
 
 
@@ -187,4 +196,30 @@ class WebSource:
         return False
 
     def _stream(self) -> Any:
-        return io.BufferedReader(self._reader.stream(self._address), 1 << 20)
+        return self._reader.stream(self._address)
+
+
+class _Reply(io.RawIOBase):
+    """The content of a server's reply, of which each piece is waited for."""
+
+    def __init__(self, reply: Any, url: str) -> None:
+        self._reply = reply
+        self._url = url
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _request("read", self._url):
+            count: int = self._reply.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._reply.close()
+        super().close()
+
+
+def _request(action: Action, url: str) -> Request:
+    # Without a user or a query, which may be a signature.
+    parts = urlsplit(url)
+    return Request(parts.netloc.rpartition("@")[2], action, parts.path)

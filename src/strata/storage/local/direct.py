@@ -14,10 +14,12 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+
+from strata.storage.waits import current_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -179,10 +181,16 @@ class FileSink:
 
     def _write_behind(self, view: memoryview, wait_ready: WaitReady) -> None:
         assert self._offset == self._filled == 0  # it is the whole file
+        request = current_request()
+
+        def wait_idle(end: int) -> None:
+            with request.idle() if request is not None else nullcontext():
+                wait_ready(end)
+
         whole = len(view) - len(view) % BLOCK_BYTES if self._direct else len(view)
-        self._write_span(view[:whole], copy=self._direct and not _is_aligned(view), wait_ready=wait_ready)
+        self._write_span(view[:whole], copy=self._direct and not _is_aligned(view), wait_ready=wait_idle)
         if whole < len(view):
-            wait_ready(len(view))
+            wait_idle(len(view))
             self._fill_tail(view[whole:])
 
     def _write_span(self, view: memoryview, *, copy: bool, wait_ready: WaitReady = lambda _: None) -> None:
@@ -250,6 +258,7 @@ def run_parallel(jobs: Sequence[int], work: Callable[[int], None], stop: threadi
     Threads are started per call: they cost little beside a chunk, and none is missing after a fork.
     """
     failed = threading.Event()
+    request = current_request()
 
     def run(job: int) -> None:
         if stop.is_set():
@@ -261,6 +270,8 @@ def run_parallel(jobs: Sequence[int], work: Callable[[int], None], stop: threadi
         except BaseException:
             failed.set()
             raise
+        if request is not None:
+            request.move()
 
     if len(jobs) <= 1:
         for job in jobs:

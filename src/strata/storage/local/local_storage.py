@@ -9,7 +9,7 @@ import threading
 import uuid
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strata.storage.blocking import run_blocking
 from strata.storage.local.direct import (
@@ -44,15 +44,17 @@ from strata.storage.protocol import (
     view_bytes,
     view_writable,
 )
+from strata.storage.waits import Action, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from typing_extensions import Buffer
 
     from strata.storage.protocol import LocalFiles
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Below this, one plain write and an fsync take no longer than O_DIRECT does.
 DIRECT_WRITE_BYTES = 1 << 20
@@ -69,6 +71,7 @@ class LocalStorage:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Root(root)
+        self._where = str(self._root)
         self._pool = BouncePool()
         self._write_mode: WriteMode | None = None
         # Which directory the write mode was found out for: a root that went away may be back on another file system.
@@ -90,7 +93,7 @@ class LocalStorage:
     async def write(self, path: str, data: Buffer) -> None:
         """Put the object in place, over any older one: atomic and durable."""
         view = view_bytes(data)
-        await run_blocking(check_key(path), lambda stop: self._write(path, view, stop, replace=True))
+        await self._run("write", check_key(path), lambda stop: self._write(path, view, stop, replace=True))
 
     async def write_behind(self, path: str, data: Buffer, wait_ready: WaitReady) -> None:
         """As :meth:`write_new`, but ``data`` may still be filled, front to back, while its beginning is written.
@@ -98,25 +101,25 @@ class LocalStorage:
         ``wait_ready(end)`` is called in other threads; it returns when the first ``end`` bytes are final.
         """
         view = view_bytes(data)
-        await run_blocking(
-            check_key(path), lambda stop: self._write(path, view, stop, replace=False, wait_ready=wait_ready)
+        await self._run(
+            "write", check_key(path), lambda stop: self._write(path, view, stop, replace=False, wait_ready=wait_ready)
         )
 
     async def write_new(self, path: str, data: Buffer) -> None:
         """Put the object in place only if there is none: exactly one of many writers succeeds."""
         view = view_bytes(data)
-        await run_blocking(check_key(path), lambda stop: self._write(path, view, stop, replace=False))
+        await self._run("write", check_key(path), lambda stop: self._write(path, view, stop, replace=False))
 
     async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
-        return await run_blocking(check_key(path), lambda stop: self._read(path, start, length, etag, stop))
+        return await self._run("read", check_key(path), lambda stop: self._read(path, start, length, etag, stop))
 
     async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
         """Fill the buffer from ``start``: straight into it if it is aligned, in parallel if it is large."""
         check_range(start, None)
         view = view_writable(buffer)
-        await run_blocking(check_key(path), lambda stop: self._read_into(path, view, start, stop))
+        await self._run("read", check_key(path), lambda stop: self._read_into(path, view, start, stop))
 
     @contextmanager
     def open_files(self) -> Iterator[OpenFiles]:
@@ -129,22 +132,22 @@ class LocalStorage:
 
     async def find_links(self, prefix: str) -> Sequence[str]:
         """Return the symbolic links below ``prefix``: no listing has them, and to read them is refused."""
-        return await run_blocking(check_key(prefix), partial(find_links, self._root, prefix.split("/")))
+        return await self._run("list", check_key(prefix), partial(find_links, self._root, prefix.split("/")))
 
     async def exists(self, path: str) -> bool:
         """Whether there is an object at ``path``."""
-        return await run_blocking(check_key(path), lambda _: object_exists(self._root, path))
+        return await self._run("look up", check_key(path), lambda _: object_exists(self._root, path))
 
     async def delete(self, path: str) -> None:
         """Remove the object, and the directories that it leaves empty; one that is not there is fine."""
-        await run_blocking(check_key(path), lambda _: remove_object(self._root, path))
+        await self._run("delete", check_key(path), lambda _: remove_object(self._root, path))
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         """Yield every object below ``prefix``; temporary files, links and foreign names are not objects."""
         checked = check_prefix(prefix)
         pending = [checked.split("/") if checked else []]
         while pending:
-            found, below = await run_blocking(prefix, partial(scan_directory, self._root, pending.pop()))
+            found, below = await self._run("list", prefix, partial(scan_directory, self._root, pending.pop()))
             pending.extend(below)
             for info in found:
                 yield info
@@ -169,13 +172,19 @@ class LocalStorage:
             file.publish(path, replace=True)
 
         try:
-            sink = await run_blocking(path, start, stop)
-            writer = _LocalWriter(path, sink, stop)
+            sink = await self._run("write", path, start, stop)
+            writer = _LocalWriter(path, sink, partial(self._run, "write", path, stop=stop))
             yield writer
             writer.guard.check()
-            await run_blocking(path, publish, stop)
+            await self._run("write", path, publish, stop)
         finally:
-            await run_blocking(path, lambda _: file.close())
+            await self._run("write", path, lambda _: file.close())
+
+    async def _run(
+        self, action: Action, path: str, work: Callable[[threading.Event], T], stop: threading.Event | None = None
+    ) -> T:
+        with Request(self._where, action, path):
+            return await run_blocking(path, work, stop)
 
     def _prepare(self) -> WriteMode:
         """Make the root, sweep it and find out how to write there, unless that was done for this very directory."""
@@ -253,16 +262,15 @@ class LocalStorage:
 
 
 class _LocalWriter:
-    def __init__(self, path: str, sink: FileSink, stop: threading.Event) -> None:
-        self._path = path
+    def __init__(self, path: str, sink: FileSink, run: Callable[..., Awaitable[None]]) -> None:
         self._sink = sink
-        self._stop = stop
+        self._run = run
         self.guard = PieceGuard(path, backend=BACKEND)
 
     async def write(self, data: Buffer) -> None:
         with self.guard.piece():
             view = view_bytes(data)
-            await run_blocking(self._path, lambda _: self._sink.write(view), self._stop)
+            await self._run(lambda _: self._sink.write(view))
 
 
 _DESCRIPTIONS = {

@@ -12,6 +12,7 @@ from strata.storage.local.direct import BouncePool, read_file
 from strata.storage.local.directory import BACKEND, open_object
 from strata.storage.object_keys import check_key
 from strata.storage.protocol import check_end
+from strata.storage.waits import Request
 
 if TYPE_CHECKING:
     from strata.storage.local.root import Root
@@ -28,7 +29,7 @@ class OpenFiles:
 
     def read_into(self, path: str, view: memoryview, start: int, stop: threading.Event) -> None:
         """Fill the view from ``start``, or raise."""
-        with translating(path):
+        with Request(str(self._root), "read", path), translating(path):
             fd, direct_fd, size_bytes = self._open(path)
             check_end(path, start + len(view), size_bytes, backend=BACKEND)
             count = read_file(fd, direct_fd, view, start, self._pool, stop)

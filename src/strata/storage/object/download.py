@@ -14,6 +14,7 @@ import obstore
 from strata.errors import CorruptObjectError, ObjectChangedError, StorageError, StorageUnavailableError
 from strata.storage.object.error_mapping import PreconditionFailedError, RangeError, translated
 from strata.storage.protocol import check_end
+from strata.storage.waits import note_problem, note_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,12 +124,15 @@ async def _fetch(ref: ObjectRef, part: memoryview, start: int, etag: str | None,
             attempts_left -= 1
             if not attempts_left:
                 raise
+            note_problem("the answer broke off")
             result = None
 
 
 async def _get(ref: ObjectRef, options: GetOptions) -> GetResult:
     with translated(ref.path, ref.backend):
-        return await obstore.get_async(ref.store, ref.key, options=options)
+        result = await obstore.get_async(ref.store, ref.key, options=options)
+    note_progress()
+    return result
 
 
 async def _copy(ref: ObjectRef, result: GetResult, part: memoryview) -> None:
@@ -138,6 +142,7 @@ async def _copy(ref: ObjectRef, result: GetResult, part: memoryview) -> None:
             received = memoryview(piece)
             part[position : position + len(received)] = received
             position += len(received)
+            note_progress()
     if position != len(part):
         raise CorruptObjectError(
             ref.path, backend=ref.backend, problem=f"the store sent {position} bytes of {len(part)}"

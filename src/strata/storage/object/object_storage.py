@@ -14,6 +14,7 @@ import uuid
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 
@@ -33,9 +34,10 @@ from strata.storage.object.retry import QUICK_ATTEMPTS, Patience, RetryPolicy
 from strata.storage.object.upload import Upload, UploadWriter
 from strata.storage.object_keys import RESERVED, check_key, check_prefix, check_root
 from strata.storage.protocol import ObjectInfo, check_range, view_bytes, view_writable
+from strata.storage.waits import Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
@@ -109,6 +111,8 @@ class ObjectStorage:
             few = self._retry.max_attempts or QUICK_ATTEMPTS
             self._store_quick = connect(**given, retry_config=self._retry.retry_config(max_attempts=few))
         self._backend = backend
+        host = urlsplit(endpoint).netloc.rpartition("@")[2] if endpoint is not None else ""
+        self._where = f"{backend} at {host}" if host else backend
         self._prefix = check_root(prefix)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
@@ -130,8 +134,12 @@ class ObjectStorage:
         An upload whose parts a store has lost, because it restarted say, begins anew.
         """
         ref, view = self._ref(path), view_bytes(data)
+        with Request(self._where, "write", path):
+            await self._write(ref, view)
+
+    async def _write(self, ref: ObjectRef, view: memoryview) -> None:
         if len(view) <= ref.part_bytes:
-            await self._ask(path, lambda store: obstore.put_async(store, ref.key, view, use_multipart=False))
+            await self._ask(ref.path, lambda store: obstore.put_async(store, ref.key, view, use_multipart=False))
             return
         # The largest object must fit the number of parts that the service takes.
         ref = replace(ref, part_bytes=max(ref.part_bytes, -(-len(view) // self._max_parts)))
@@ -168,8 +176,12 @@ class ObjectStorage:
                 backend=self._backend,
                 hint="use write() for large objects and write_new() for the small one that commits them",
             )
-        if not await self._is_safe() and await self.exists(path):
-            raise ObjectExistsError(path, backend=self._backend)
+        with Request(self._where, "write", path):
+            await self._write_new(ref, view)
+
+    async def _write_new(self, ref: ObjectRef, view: memoryview) -> None:
+        if not await self._is_safe() and await self._exists(ref):
+            raise ObjectExistsError(ref.path, backend=self._backend)
         token, patience = uuid.uuid4().hex, Patience(self._retry)
         while True:
             try:
@@ -186,18 +198,26 @@ class ObjectStorage:
     async def read(self, path: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> bytes:
         """Return exactly ``length`` bytes from ``start``, or all from there."""
         check_range(start, length)
-        return await read_bytes(self._ref(path), start, length, etag)
+        ref = self._ref(path)
+        with Request(self._where, "read", path):
+            return await read_bytes(ref, start, length, etag)
 
     async def read_into(self, path: str, buffer: Buffer, *, start: int = 0) -> None:
         """Fill the buffer from ``start`` with parallel requests, all of them of one version of the object."""
         check_range(start, None)
-        await read_into(self._ref(path), view_writable(buffer), start)
+        ref, view = self._ref(path), view_writable(buffer)
+        with Request(self._where, "read", path):
+            await read_into(ref, view, start)
 
     async def exists(self, path: str) -> bool:
         """Whether there is an object at ``path``."""
         ref = self._ref(path)
+        with Request(self._where, "look up", path):
+            return await self._exists(ref)
+
+    async def _exists(self, ref: ObjectRef) -> bool:
         try:
-            await self._ask(path, lambda store: obstore.head_async(store, ref.key))
+            await self._ask(ref.path, lambda store: obstore.head_async(store, ref.key))
         except ObjectNotFoundError:
             return False
         return True
@@ -205,7 +225,7 @@ class ObjectStorage:
     async def delete(self, path: str) -> None:
         """Remove the object; one that is not there is fine."""
         ref = self._ref(path)
-        with suppress(ObjectNotFoundError):
+        with Request(self._where, "delete", path), suppress(ObjectNotFoundError):
             await self._ask(path, lambda store: obstore.delete_async(store, ref.key))
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
@@ -222,19 +242,33 @@ class ObjectStorage:
     async def _list(self, prefix: str, below: str | None) -> AsyncIterator[ObjectMeta]:
         """Page through a listing; a page that fails is asked for again, from behind what was seen."""
         last: str | None = None
-        patience = Patience(self._retry)
+        pages: AsyncIterator[Sequence[ObjectMeta]] | None = None
+
+        async def fetch_page() -> Sequence[ObjectMeta]:
+            nonlocal pages
+            patience = Patience(self._retry)
+            while True:
+                try:
+                    with translated(prefix, self._backend):
+                        if pages is None:
+                            pages = aiter(obstore.list(self._store_quick, below, offset=last, chunk_size=LIST_PAGE))
+                        # Not anext with a default: that cannot be used with what obstore's iterators return.
+                        return await anext(pages)
+                except StopAsyncIteration:
+                    return ()
+                except StorageUnavailableError as error:
+                    pages = None
+                    await patience.pause(error)
+
         while True:
-            try:
-                with translated(prefix, self._backend):
-                    listing = obstore.list(self._store_quick, below, offset=last, chunk_size=LIST_PAGE)
-                    async for batch in listing:
-                        for meta in batch:
-                            yield meta
-                            last = meta["path"]
-            except StorageUnavailableError as error:
-                await patience.pause(error)
-            else:
+            # Around one page, because what the caller does with it is not the store's time.
+            with Request(self._where, "list", prefix):
+                page = await fetch_page()
+            if not page:
                 return
+            for meta in page:
+                yield meta
+                last = meta["path"]
 
     @asynccontextmanager
     async def writer(self, path: str, *, size_bytes: int | None = None) -> AsyncIterator[UploadWriter]:
@@ -242,7 +276,7 @@ class ObjectStorage:
         ref = self._ref(path)
         if size_bytes is not None:
             ref = replace(ref, part_bytes=max(ref.part_bytes, -(-size_bytes // self._max_parts)))
-        writer = UploadWriter(ref, max_parts=self._max_parts)
+        writer = UploadWriter(ref, max_parts=self._max_parts, where=self._where)
         try:
             yield writer
             await writer.publish()

@@ -2,13 +2,13 @@
 
 A store that restarts is away for seconds to minutes, and refuses connections at once: so what bounds a request is time,
 and not a number of attempts. Requests that make up an operation by themselves are tried again by :class:`Patience`,
-which says so in the log; parts of an upload and ranges of a read are tried again inside obstore, with the same bounds.
+which leaves the reason for the log; parts of an upload and ranges of a read are tried again inside obstore, with the
+same bounds. What waits for long is logged by :mod:`strata.storage.waits`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from dataclasses import dataclass
@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING
 
 from strata.clock import backoff_s
 from strata.errors import StorageUnavailableError
+from strata.storage.waits import note_problem
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-
-log = logging.getLogger(__name__)
-
 # obstore takes a number; the time ends it long before.
 _UNBOUNDED = 1_000_000
-# After so many attempts in a row obstore gives an operation back, and Patience says that it waits.
+# After so many attempts in a row obstore gives an operation back, and Patience knows why it failed.
 QUICK_ATTEMPTS = 4
 _JITTER = random.SystemRandom()
 
@@ -113,8 +111,5 @@ class Patience:
                 elapsed_s=elapsed_s,
                 hint=hint + error.hint,
             ) from None
-        left_s = self._policy.max_elapsed_s - elapsed_s
-        # Said at once, and then more and more rarely.
-        if self._rounds & (self._rounds - 1) == 0:
-            log.warning("%s: %s: %s; trying again for %.0f s", error.backend, error.path, error.reason, left_s)
+        note_problem(f"{error.reason}; trying again for {self._policy.max_elapsed_s:.0f} s in all")
         await asyncio.sleep(wait_s)

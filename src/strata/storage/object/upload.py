@@ -15,6 +15,7 @@ import obstore
 from strata.errors import StorageError
 from strata.storage.object.error_mapping import translated
 from strata.storage.protocol import PieceGuard, view_bytes
+from strata.storage.waits import Request, note_progress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,6 +42,7 @@ class Upload:
     async def send(self, part: memoryview | bytes) -> None:
         """Hand over a part, which may not change until the upload ends; wait while many are under way."""
         await self._put(part)
+        note_progress()
 
     async def finish(self) -> None:
         """Wait until the object is there."""
@@ -95,8 +97,9 @@ class Upload:
 class UploadWriter:
     """Gathers what it is given into parts; each byte is copied once, so the caller keeps its buffer."""
 
-    def __init__(self, ref: ObjectRef, *, max_parts: int) -> None:
+    def __init__(self, ref: ObjectRef, *, max_parts: int, where: str) -> None:
         self._ref = ref
+        self._where = where
         self._max_parts = max_parts
         self._sent_parts = 0
         self._pending = bytearray()
@@ -105,12 +108,16 @@ class UploadWriter:
 
     async def write(self, data: Buffer) -> None:
         """Append ``data``, and wait while many parts are under way."""
-        with self._guard.piece():
+        with self._guard.piece(), Request(self._where, "write", self._ref.path):
             await self._append(view_bytes(data))
 
     async def publish(self) -> None:
         """Finish the object; one that fits a single part is put as a whole."""
         self._guard.check()
+        with Request(self._where, "write", self._ref.path):
+            await self._publish()
+
+    async def _publish(self) -> None:
         if self._upload is None:
             with translated(self._ref.path, self._ref.backend):
                 await obstore.put_async(self._ref.store, self._ref.key, bytes(self._pending), use_multipart=False)
