@@ -95,11 +95,22 @@ class Cluster:
         pause_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         if pause_s > MAX_PAUSE_S:
-            for job in self._jobs.values():
-                job.delay(pause_s, now_s=now_s)
+            self._put_off(pause_s, now_s)
             return []
         demands: list[c.Command] = [demand for job in self._jobs.values() for demand in job.due(now_s=now_s)]
         return demands + self._aging.due(self.access, now_s)
+
+    def resume(self, now_s: float, *, leases_anew: bool) -> None:
+        """Put everything off by the time since :meth:`due` was asked last, in which nobody could be heard.
+
+        With ``leases_anew`` every lease starts again: workers were sent away, and have to come back first.
+        """
+        if self._looked_s is not None:
+            self._put_off(now_s - self._looked_s, now_s)
+            self._looked_s = now_s
+        if leases_anew:
+            for job in self._jobs.values():
+                job.membership.restart_leases(now_s=now_s)
 
     def job(self, job_id: str) -> Job:
         """Return a job, to look at."""
@@ -152,6 +163,10 @@ class Cluster:
         self._looked_s = now_s
         for job in self._jobs.values():
             job.restart(now_s=now_s)
+
+    def _put_off(self, seconds: float, now_s: float) -> None:
+        for job in self._jobs.values():
+            job.delay(seconds, now_s=now_s)
 
     def _manage(self, command: c.Command, now_s: float, rules: int) -> Answer:
         """Carry out what is about a whole job, a tenant or a token."""

@@ -26,6 +26,7 @@ from strata.coordinator.journal import Entry, Journal
 from strata.coordinator.journal.compaction import Compaction
 from strata.coordinator.journal.entries import encoded, replay
 from strata.coordinator.logs import log_events
+from strata.coordinator.replication.held_commands import GoOn, HeldCommands
 from strata.coordinator.replication.leadership import Leadership, lead_alone
 from strata.coordinator.sharing.tenant_bounds import TenantBounds
 from strata.coordinator.sharing.turns import Turns
@@ -69,6 +70,8 @@ class Dispatcher:
         self._journal = journal
         self._turns = turns
         self._leadership = leadership or lead_alone(clock)
+        self._held = HeldCommands(self._leadership)
+        self._leadership.on_certain = self._settle
         self._limits = limits
         self._clock = clock
         self._started_s = clock.wall_s() - clock.monotonic_s()
@@ -114,6 +117,8 @@ class Dispatcher:
             while True:
                 await asyncio.sleep(TICK_S)
                 if not self._leadership.is_leader:
+                    # A doubt that lasts too long ends without anyone saying so.
+                    self._held.settle()
                     continue
                 for demand in self.cluster.due(self.now_s()):
                     self.dispatch(demand, _log_refusal)
@@ -137,8 +142,9 @@ class Dispatcher:
 
     def _carry_out(self, command: Command, answer: Answer, by: tuple[str, str]) -> None:
         monotonic_s = self._clock.monotonic_s()
-        if (not_leader := self._leadership.refusal(monotonic_s)) is not None:
-            answer(not_leader)
+        if self._leadership.refusal(monotonic_s) is not None and self._held.take(
+            partial(self._go_on, command, answer, by), monotonic_s
+        ):
             return
         is_durable = command.durable
         if is_durable and self._hold_back(command, answer, by):
@@ -224,14 +230,35 @@ class Dispatcher:
         return self._refusal
 
     def refuse(self) -> NotLeaderError | None:
-        """Return what everyone is answered with who asks a coordinator that does not lead; None if it leads."""
-        return self._leadership.refusal()
+        """Return what everyone is answered with who asks a coordinator that does not lead.
+
+        None if it leads, and also while it is in doubt: what is asked then is held.
+        """
+        return None if self._leadership.is_in_doubt else self._leadership.refusal()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether another one may lead, so that what is known here may be out of date."""
+        return self._leadership.is_in_doubt
+
+    def put_off(self, go_on: GoOn) -> bool:
+        """Hold or refuse what may not be answered now; False if it may be."""
+        return self._held.take(go_on)
 
     def look(self, question: Callable[[Cluster], T], tell: Callable[[T | StrataError], None]) -> None:
         """Tell the answer to a question when all that it rests on is durable: now, if nothing waits for the disk.
 
         If that does not become durable, the question is asked again of what the journal holds.
         """
+
+        def go_on(refusal: StrataError | None) -> None:
+            if refusal is None:
+                self.look(question, tell)
+            else:
+                tell(refusal)
+
+        if self.put_off(go_on):
+            return
         answer = self._answer(question)
         if self._queue.is_idle:
             tell(answer)
@@ -284,6 +311,21 @@ class Dispatcher:
             return error
         except ValueError as error:
             return BadCommandError(str(error))
+
+    def _go_on(self, command: Command, answer: Answer, by: tuple[str, str], refusal: NotLeaderError | None) -> None:
+        """Carry out a command that was held, or refuse it."""
+        if refusal is None:
+            self.dispatch(command, answer, by)
+        else:
+            answer(refusal)
+
+    def _settle(self) -> None:
+        """A doubt is over: judge nobody by the time in which nobody could be heard, and let go of what was held."""
+        if self._leadership.is_leader:
+            # Clients that were refused went away, and need the time to come back.
+            self.cluster.resume(self.now_s(), leases_anew=self._held.has_refused)
+            self._held.has_refused = False
+        self._held.settle()
 
     def _hold_back(self, command: Command, answer: Answer, by: tuple[str, str]) -> bool:
         """Refuse a durable command that cannot be written, or have what it needs made first; False if it may go on."""

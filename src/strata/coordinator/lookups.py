@@ -68,12 +68,6 @@ class ShardLookups:
         self, dispatcher: Dispatcher, question: pb.GetDataShard, tell: Tell, *, is_wanted: Callable[[], bool]
     ) -> None:
         """Tell an encoded DataShards, or why there is none, when all that it rests on is durable."""
-        if (not_leader := dispatcher.refuse()) is not None:
-            tell(not_leader)
-            return
-        if dispatcher.is_settled and (kept := self._find_kept(dispatcher.cluster, question)) is not None:
-            tell(kept)
-            return
 
         def ask_again(error: StrataError | None) -> None:
             if error is not None:
@@ -81,6 +75,11 @@ class ShardLookups:
             elif is_wanted():
                 self.answer(dispatcher, question, tell, is_wanted=is_wanted)
 
+        if dispatcher.put_off(ask_again):
+            return
+        if dispatcher.is_settled and (kept := self._find_kept(dispatcher.cluster, question)) is not None:
+            tell(kept)
+            return
         job_id = question.job_id or "default"
         if dispatcher.heavy.prepare(dispatcher.cluster, job_id, question.dataset_id, None, ask_again):
             return

@@ -247,7 +247,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             http_url=sessions.http_url,
             protocol=PROTOCOL,
             leader=leader.grpc,
-            is_leader=self._leadership.is_leader,
+            # In doubt it holds what it is asked: whoever went away now would find no other leader.
+            is_leader=self._leadership.is_leader or self._leadership.is_in_doubt,
             term=leader.term,
             applied=self._leadership.applied,
             replicas=self._leadership.replicas,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from strata.client.client import Client
 from strata.client.unary import get_key, set_key
 from strata.errors import JournalUnavailableError
 from strata.wire._generated import coordinator_pb2 as pb
+from strata.wire._generated import coordinator_pb2_grpc as stubs
 from tests.ha.etcd_proxy import EtcdProxy
 from tests.testbed.ha.etcd import EtcdCluster
 from tests.testbed.ha.replicas import Replicas
@@ -47,6 +51,16 @@ def ready(replicas: Replicas, place: int) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)["reason"]
+
+
+def leads(replicas: Replicas, place: int) -> bool:
+    url = f"{replicas.http_urls[place]}/api/ready?role=leader"
+    try:
+        with urllib.request.urlopen(url, timeout=stretch(10)):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
 
 
 def test_a_full_etcd_refuses_in_words_keeps_the_leader_and_goes_on_by_itself(etcd: EtcdCluster, tmp_path: Path) -> None:
@@ -105,6 +119,67 @@ def test_an_etcd_that_takes_200_ms_costs_no_takeover_and_allows_one(etcd: EtcdCl
             assert worker.heartbeat(timeout_s=stretch(60)).generation == generation
     finally:
         proxy.close()
+
+
+def test_an_etcd_that_stops_for_less_than_the_lease_fails_no_worker_and_refuses_nobody(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    lease_s = str(int(stretch(9)))
+    with (
+        Replicas(tmp_path, etcd.url, "--leader-lease", lease_s).serving() as replicas,
+        Client(replicas.url, "a") as first,
+        Client(replicas.url, "b") as second,
+    ):
+        leader = replicas.leader()
+        for client in (first, second):
+            client.wait_registered(stretch(60))
+        generation = first.heartbeat(timeout_s=stretch(30)).generation
+        steps: Counter[str] = Counter()
+        problems: list[Exception] = []
+        ended = threading.Event()
+
+        def train(client: Client, name: str) -> None:
+            try:
+                is_last = False
+                while not is_last:
+                    payload = b"last" if ended.is_set() else b""
+                    met = client.meet("step", timeout_s=stretch(120), generation=generation, payload=payload)
+                    steps[name] += 1
+                    is_last = b"last" in met.payloads
+            except Exception as error:  # noqa: BLE001 - the test reports it
+                problems.append(error)
+
+        threads = [threading.Thread(target=train, args=each) for each in ((first, "a"), (second, "b"))]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: steps["a"] > 10, "they train")
+        before = term_of(replicas, leader)
+        for node in range(3):
+            etcd.signal(node, signal.SIGSTOP)
+        try:
+            wait_until(lambda: not leads(replicas, leader), "the leader is in doubt")
+            with grpc.insecure_channel(replicas.addresses[leader]) as channel:
+                stub = stubs.CoordinatorStub(channel)
+                held = [
+                    stub.SetKey.future(pb.SetKey(key="k", value=b"held", writer="w"), timeout=stretch(60)),
+                    stub.GetStatus.future(pb.GetStatus(), timeout=stretch(60)),
+                ]
+                wait_until(lambda: term_of(replicas, leader) == before, "it answers for itself meanwhile")
+                for node in range(3):
+                    etcd.signal(node, signal.SIGCONT)
+                assert held[0].result().is_set
+                assert {worker.worker_id for job in held[1].result().jobs for worker in job.workers} == {"a", "b"}
+        finally:
+            for node in range(3):
+                etcd.signal(node, signal.SIGCONT)
+        so_far = steps["a"]
+        wait_until(lambda: steps["a"] > so_far + 10 or bool(problems), "they train on")
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert problems == []
+        assert term_of(replicas, leader) == before
+        assert first.heartbeat(timeout_s=stretch(30)).generation == generation
 
 
 @pytest.mark.slow

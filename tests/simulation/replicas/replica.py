@@ -23,6 +23,7 @@ from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Term
 from strata.coordinator.replication.election import Election, Role, Step
 from strata.coordinator.replication.elector import BEATS, RETRY_S, SETTLE_S
 from strata.coordinator.replication.follower import Follower, Warm
+from strata.coordinator.replication.held_commands import HeldCommands
 from strata.coordinator.replication.leadership import Leader, Leadership
 from strata.coordinator.speakers import Speakers
 from strata.coordinator.write_queue import WriteQueue
@@ -70,6 +71,8 @@ class Replica(ReplicaProcess):
         self.frozen_until_s = 0.0
         self.leadership = Leadership(self)
         self.leadership.on_step_down = self._note_refusal
+        self.leadership.on_certain = self._settle
+        self._held = HeldCommands(self.leadership)
         self._election = Election(lease_s=LEASE_S, margin_s=LEASE_S / 3)
         self._client = SimulatedClient(self.target)
         self._ballot = EtcdJournal(self.target)
@@ -221,7 +224,14 @@ class Replica(ReplicaProcess):
     def _confirm(self) -> None:
         if self._journal is not None and self._election.fence and self._term is not None:
             leader = Leader(grpc=self.address, term=self._term.head.term)
-            self.leadership.lead(leader, until_s=self._election.answer_until_s)
+            election = self._election
+            self.leadership.lead(leader, until_s=election.answer_until_s, hold_until_s=election.hold_until_s)
+
+    def _settle(self) -> None:
+        if self.leadership.is_leader:
+            self.cluster.resume(self.now_s(), leases_anew=self._held.has_refused)
+            self._held.has_refused = False
+        self._held.settle()
 
     def _note_refusal(self) -> None:
         if self._term is not None:
@@ -254,8 +264,18 @@ class Replica(ReplicaProcess):
         """Carry out a command, if it leads; the answer leaves when all before it is durable."""
         if not self.is_up:
             return
-        if (refusal := self.leadership.refusal() or (self._refusal if command.durable else None)) is not None:
-            answer(refusal)
+
+        def go_on(refusal: StrataError | None) -> None:
+            if refusal is None:
+                self.process(command, answer, link)
+            else:
+                answer(refusal)
+
+        if self._held.take(go_on):
+            self._world.tally["held"] += self.leadership.is_in_doubt
+            return
+        if command.durable and self._refusal is not None:
+            answer(self._refusal)
             return
         if link is not None and isinstance(command, c.RegisterWorker):
             self._speakers.joins(command, link)
@@ -302,6 +322,8 @@ class Replica(ReplicaProcess):
             for demand in self.cluster.due(self.now_s()):
                 self._world.note(f"{self.name} due: {type(demand).__name__}")
                 self.process(demand, lambda _: None)
+        else:
+            self._held.settle()
         self.later(TICK_S, self._tick)
 
     def _flush(self) -> None:

@@ -38,7 +38,7 @@ class ReplicatedProcess(Process):
             world.later(0.01, self, lambda: self.do(self.protocol.lost(world.now_s)))
         elif max(replica.frozen_until_s, self.unreachable_until_s) > now_s:
             world.later(to.timeout_s, self, lambda: self.do(self.protocol.lost(world.now_s)))
-        elif not replica.leadership.is_leader:
+        elif not (replica.leadership.is_leader or replica.leadership.is_in_doubt):
             leader = replica.leadership.leader
             world.tally["redirects"] += 1
             world.later(0.01, self, lambda: self.do(self.protocol.redirected(leader.grpc, leader.term, world.now_s)))

@@ -18,7 +18,7 @@ from strata.cluster.access import DEFAULT_TENANT, LOCAL, Principal, Role
 from strata.cluster.events import Event
 from strata.coordinator.entry.attempts import FailedAttempts, Failure
 from strata.coordinator.entry.secret_tokens import MAX_BYTES, hash_secret, is_secret, split_token
-from strata.errors import UnauthenticatedError
+from strata.errors import NotLeaderError, UnauthenticatedError
 
 if TYPE_CHECKING:
     from strata.cluster.access.access_registry import TokenRecord
@@ -105,10 +105,19 @@ class Gate:
     def admit(self, authorization: str | None, address: str) -> Caller:
         """Return who brings this header, or raise UnauthenticatedError, or UnknownKeyError of an issuer.
 
-        A standby does not know the tokens of its cluster, and lets nobody in: it raises NotLeaderError.
+        A standby does not know the tokens of its cluster, and lets nobody in: it raises NotLeaderError. So does a
+        leader in doubt for a token that it does not accept: another replica may have made it since.
         """
         if (not_leader := self._dispatcher.refuse()) is not None:
             raise not_leader
+        try:
+            return self._admit(authorization, address)
+        except UnauthenticatedError:
+            if self._dispatcher.is_in_doubt:
+                raise NotLeaderError("", term=0) from None
+            raise
+
+    def _admit(self, authorization: str | None, address: str) -> Caller:
         if self.is_open:
             # Whatever it brought: a token may be meant for the coordinator that had this port before.
             return Caller(LOCAL, address)

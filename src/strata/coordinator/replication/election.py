@@ -20,7 +20,8 @@ class Role(StrEnum):
     STANDBY = "standby"
     LEADING = "leading"
     SUSPECT = "suspect"
-    """Its lease may have ended: it answers nothing, and leads again if etcd says that the lease never ended."""
+    """Its lease may have ended: it answers nothing, holds commands for a moment, and leads again if etcd says that the
+    lease never ended."""
     RESIGNED = "resigned"
 
 
@@ -51,6 +52,15 @@ class Election:
         self._confirmed_until_s = -math.inf
         self._leader_lease: int | None = None
         self._seen_revision = -1
+
+    @property
+    def hold_until_s(self) -> float:
+        """Until when a leader that may not answer may hold commands; in the past for everyone else.
+
+        By then its lease has ended, and the margin again has passed: if etcd has not confirmed the lease since, another
+        replica leads, or etcd has no quorum.
+        """
+        return self.answer_until_s + 2 * self.margin_s
 
     @property
     def answer_until_s(self) -> float:

@@ -301,7 +301,8 @@ class Elector:
         """A leader answers until its lease may end; only a renewal moves that moment."""
         if self._journal is not None and self._election.fence and self._term is not None:
             leader = Leader(grpc=self._replica.grpc, http=self._replica.http, term=self._term.head.term)
-            self._leadership.lead(leader, until_s=self._election.answer_until_s)
+            election = self._election
+            self._leadership.lead(leader, until_s=election.answer_until_s, hold_until_s=election.hold_until_s)
 
     def _note_refusal(self) -> None:
         if self._term is not None:

@@ -52,6 +52,13 @@ def test_a_leader_answers_until_a_margin_before_its_lease_can_have_ended() -> No
     assert election.answer_until_s == 103.0
 
 
+def test_a_leader_that_may_not_answer_holds_commands_until_its_lease_has_surely_ended() -> None:
+    election = leading(now_s=100.0)
+    assert (election.answer_until_s, election.hold_until_s) == (102.0, 104.0)
+    election.renewed(7, ttl_s=0, sent_s=101.0)
+    assert election.hold_until_s == float("-inf")
+
+
 def test_a_suspect_leads_again_when_etcd_says_that_its_lease_never_ended() -> None:
     election = leading()
     election.step(2.0, may_lead=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -59,6 +60,19 @@ async def test_a_leader_whose_time_is_over_sends_nobody_to_itself(leadership: Le
     status, headers, _ = await ask(leadership, "/api/jobs")
     assert status == 503
     assert "location" not in headers
+
+
+async def test_a_request_to_a_leader_in_doubt_waits_until_it_leads_or_the_doubt_is_over() -> None:
+    clock = ManualClock()
+    leadership = Leadership(clock)
+    for outcome, status in ((lambda: leadership.lead(LEADER, until_s=9.0), 200), (lambda: clock.advance(99.0), 503)):
+        leadership.lead(LEADER, until_s=clock.monotonic_s(), hold_until_s=clock.monotonic_s() + 2.0)
+        asked = asyncio.create_task(ask(leadership, "/api/jobs"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not asked.done()
+        outcome()
+        assert (await asked)[0] == status
 
 
 @pytest.mark.parametrize("path", sorted(OWN_PATHS))
