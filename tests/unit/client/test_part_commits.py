@@ -10,7 +10,7 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.commits import CommitProgress
 from strata.cluster.replies import Done
-from strata.cluster.values import CommitRecord, PartReport
+from strata.cluster.values import CommitRecord, Meeting, PartReport
 from strata.errors import (
     CheckpointAbortedError,
     CheckpointTimeoutError,
@@ -20,7 +20,7 @@ from strata.errors import (
     StrataError,
     UnknownWorkerError,
 )
-from tests.unit.client.protocol_worker import REFUSED, Worker, report
+from tests.unit.client.protocol_worker import REFUSED, Worker, released, report
 
 
 def part(worker: Worker, step: int, *, is_durable: bool = True, timeout_s: float = 100.0) -> int:
@@ -43,6 +43,20 @@ def test_a_part_is_reported_then_asked_after_until_it_is_committed(worker: Worke
     worker.pass_time(ASK_AGAIN_S + 0.1)
     worker.reply(worker.sent(c.AskCommit)[-1].number, CommitProgress(phase="committed"))
     assert worker.answer(number) == Done()
+
+
+def test_a_worker_whose_checkpoint_waits_for_others_offers_the_releases_that_those_may_have_missed(
+    worker: Worker,
+) -> None:
+    """A release that got lost is not known to a coordinator whose journal refused a write, and so nobody saves."""
+    worker.meet("step")
+    worker.effect(released("step"))
+    part(worker, 5)
+    worker.reply(worker.sent(c.ReportPart)[-1].number, Done())
+    assert worker.sent(c.OfferReleases) == []
+    worker.reply(worker.sent(c.AskCommit)[-1].number, CommitProgress(phase="collecting", missing=("b",)))
+    (offer,) = worker.sent(c.OfferReleases)
+    assert offer.command.meetings == (Meeting("step", 1),)
 
 
 def test_an_announcement_makes_the_worker_ask_at_once(worker: Worker) -> None:

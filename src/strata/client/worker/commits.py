@@ -7,6 +7,7 @@ that the coordinator may conclude from a later part that an earlier one never co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -50,9 +51,20 @@ class Part:
 
 
 class PartCommits:
-    """The parts and manifests of one worker. ``own`` makes a command of the worker in its present incarnation."""
+    """The parts and manifests of one worker.
 
-    def __init__(self, own: MakeCommand, requests: Requests, timers: Timers, actions: list[Action]) -> None:
+    ``own`` makes a command of the worker in its present incarnation; ``offer_releases`` offers those that it knows.
+    """
+
+    def __init__(
+        self,
+        own: MakeCommand,
+        requests: Requests,
+        timers: Timers,
+        actions: list[Action],
+        offer_releases: Callable[[], None],
+    ) -> None:
+        self._offer_releases = offer_releases
         self._own = own
         self._requests = requests
         self._timers = timers
@@ -148,6 +160,9 @@ class PartCommits:
             case CommitProgress(missing=missing):
                 part.waits_for = missing
                 self._actions.append(Waiting(number, missing))
+                if missing:
+                    # They may still wait for the release of a barrier before this save, see Meetings._arrive.
+                    self._offer_releases()
 
     def _expire(self, number: int, part: Part, timeout_s: float) -> None:
         if self._parts.get(number) is part:

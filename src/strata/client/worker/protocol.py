@@ -54,7 +54,9 @@ class WorkerProtocol:
         self._search = LeaderSearch(addresses, chance)
         self._requests = Requests(str(self._search), self._timers, self._actions, chance)
         self.meetings = Meetings(self.worker_command, self._requests, self._timers, self._actions)
-        self._commits = PartCommits(self.worker_command, self._requests, self._timers, self._actions)
+        self._commits = PartCommits(
+            self.worker_command, self._requests, self._timers, self._actions, self.meetings.offer
+        )
         self._failures = 0
         self._attempt = 0
         self._registration = 0
