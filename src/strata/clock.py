@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
@@ -50,6 +51,27 @@ class ManualClock:
     def jump_wall(self, seconds: float) -> None:
         """Move only the wall clock, either way, as an administrator or NTP would."""
         self._wall_s += seconds
+
+
+class BootTime(NamedTuple):
+    """A moment on one machine: which of its boots, and how long after it. Nothing sets this clock; it never goes back.
+
+    Moments of different boots have no order.
+    """
+
+    boot: str
+    elapsed_ms: int
+
+
+def read_boot_time(proc: Path = Path("/proc")) -> BootTime | None:
+    """Return this moment on this machine; None where the kernel does not tell, as outside Linux."""
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+        # Not CLOCK_BOOTTIME: libraries that fake the time of a process fake that, too.
+        elapsed_s = float((proc / "uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return BootTime(boot, round(elapsed_s * 1_000)) if boot.isalnum() else None
 
 
 def backoff_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:

@@ -86,7 +86,7 @@ def _strike_world(world: World, fault: Fault) -> None:
 
 def _strike_worker(world: World, worker: Process, fault: Fault) -> None:
     match fault.kind:
-        case "crash":
+        case "crash" if world.machines.can_fail(worker):
             world.crash_worker(worker, fault.lasts_s)
         case "pause":
             worker.paused_until_s = world.now_s + fault.lasts_s
@@ -101,7 +101,7 @@ def _strike_worker(world: World, worker: Process, fault: Fault) -> None:
             worker.link.is_black_hole = True
         case "channel" if worker.link is not None:
             worker.link.close()
-        case "zombie":
+        case "zombie" if world.machines.can_fail(worker):
             world.replace_worker(worker, 2 * fault.lasts_s)
 
 
@@ -114,5 +114,5 @@ def _rot(world: World, fault: Fault, *, tries: int) -> None:
         return
     world.note(f"step {manifest.step} {'is lost' if manifest.step in world.store.lost else 'rots'}")
     candidates = [worker for worker in world.workers.values() if worker.alive and not worker.finished]
-    if candidates:
+    if candidates and world.machines.can_fail(candidates[0]):
         world.crash_worker(candidates[0], fault.lasts_s)

@@ -12,7 +12,6 @@ from strata.client.worker import actions as a
 from strata.client.worker.protocol import WorkerProtocol
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Effect, ManifestWanted, RepairWanted
-from strata.cluster.membership import new_incarnation
 from strata.cluster.values import CommitRecord, PartReport
 from strata.errors import (
     BarrierTimeoutError,
@@ -55,7 +54,7 @@ Program = Generator[Sleep | Wait, Any, None]
 class Process:
     """One process: it can be killed, stopped, held by a library, or cut off; what it knows is in its protocol."""
 
-    def __init__(self, world: World, worker_id: str, name: str, *, start_ms: int) -> None:
+    def __init__(self, world: World, worker_id: str, name: str, incarnation: str) -> None:
         self.world = world
         self.worker_id = worker_id
         self.name = name
@@ -65,7 +64,7 @@ class Process:
         self.held_until_s = 0.0
         self.unreachable_until_s = 0.0
         self.link: Link | None = None
-        worker = c.RegisterWorker(worker_id=worker_id, incarnation=new_incarnation(start_ms, name))
+        worker = c.RegisterWorker(worker_id=worker_id, incarnation=incarnation)
         self.protocol = WorkerProtocol(worker, addresses=world.addresses, chance=world.rng.random)
         self._answers: dict[int, object] = {}
         self._waiting: dict[int, Callable[[object], None]] = {}

@@ -21,6 +21,7 @@ from strata.sharding import DataOrder, DatasetParams, span_positions
 from tests.simulation.coordinator import TICK_S, SimulatedCoordinator
 from tests.simulation.faults import FAULTS_UNTIL_S, inflict, plan_faults
 from tests.simulation.invariants import Invariants
+from tests.simulation.machines import Machines
 from tests.simulation.network import DELAYS_S
 from tests.simulation.operator import Operator
 from tests.simulation.process import Process
@@ -70,7 +71,8 @@ class World:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._names = itertools.count(1)
-        self._last_start_ms = -1
+        self._last_of: dict[str, Process] = {}
+        self.machines = Machines(self)
         self.addresses: tuple[str, ...] = (ADDRESS,)
         self.delays_s = DELAYS_S
         self.limits = Limits(lease_s=8.0, grace_s=2.0, collect_s=40.0, manifest_s=4.0, repair_s=5.0)
@@ -146,10 +148,9 @@ class World:
         """Start a worker's process, unless one runs or has finished."""
         before = self.workers.get(worker_id)
         if before is None or not (before.alive or before.finished):
-            # In no millisecond in which another one started, so that one of them is the newest.
-            self._last_start_ms = max(int(self.now_s * 1000), self._last_start_ms + 1)
             name = f"p{next(self._names)}"
-            process = self.workers[worker_id] = Process(self, worker_id, name, start_ms=self._last_start_ms)
+            incarnation = self.machines.start(name, before=self._last_of.get(worker_id))
+            process = self.workers[worker_id] = self._last_of[worker_id] = Process(self, worker_id, name, incarnation)
             beside = (program(self, process) for program in (count, lock, step_alone))
             process.start(Training(self, process).run(), *beside)
 

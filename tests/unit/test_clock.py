@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from strata.clock import Clock, ManualClock, SystemClock, backoff_s
+from strata.clock import BootTime, Clock, ManualClock, SystemClock, backoff_s, read_boot_time
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])
@@ -38,3 +40,29 @@ def test_waits_double_up_to_their_bound_however_often_it_fails() -> None:
 
 def test_chance_takes_at_most_half_of_a_wait_away() -> None:
     assert [backoff_s(1, first_s=1, max_s=5, chance=chance) for chance in (0.0, 0.5, 1.0)] == [1, 1.5, 2]
+
+
+def proc_of(folder: Path, *, boot_id: str, uptime: str) -> Path:
+    (folder / "sys/kernel/random").mkdir(parents=True)
+    (folder / "sys/kernel/random/boot_id").write_text(boot_id)
+    (folder / "uptime").write_text(uptime)
+    return folder
+
+
+def test_a_machine_says_how_long_after_its_boot_it_is(tmp_path: Path) -> None:
+    proc = proc_of(tmp_path, boot_id="c3d3e5fe-6a9b-4255-b354-c32df7f97df1\n", uptime="599.44 668.78\n")
+    assert read_boot_time(proc) == BootTime("c3d3e5fe6a9b4255b354c32df7f97df1", 599_440)
+
+
+@pytest.mark.parametrize(("boot_id", "uptime"), [("", "1.0 1.0"), ("c3d3", ""), ("c3d3", "soon"), ("c:3", "1.0")])
+def test_a_machine_that_does_not_tell_its_boot_has_no_such_time(tmp_path: Path, boot_id: str, uptime: str) -> None:
+    assert read_boot_time(proc_of(tmp_path, boot_id=boot_id, uptime=uptime)) is None
+    assert read_boot_time(tmp_path / "none") is None
+
+
+def test_time_since_the_boot_does_not_go_back() -> None:
+    first, second = read_boot_time(), read_boot_time()
+    assert first is not None
+    assert second is not None
+    assert first.boot == second.boot
+    assert first.elapsed_ms <= second.elapsed_ms

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import time
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,9 +22,10 @@ from strata.checkpoint.commit.protocol import ManifestWriter
 from strata.client.keep_alive import KeepAliveProcess
 from strata.client.membership_loop import MembershipLoop
 from strata.client.worker.identity import W
+from strata.clock import read_boot_time
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Cause, Effect
-from strata.cluster.membership import new_incarnation
+from strata.cluster.membership import name_process, new_incarnation
 from strata.cluster.replies import HeartbeatReply, Registered, Reply
 from strata.cluster.values import CommitRecord, PartReport, RankInfo, Span
 from strata.errors import ClusterError
@@ -61,9 +61,9 @@ class Client:
     ) -> None:
         self._pid = os.getpid()
         self._job_id = job_id
-        # When this worker was started, by its own clock, in ms since 1970.
-        self.started_ms = time.time_ns() // 1_000_000
-        incarnation = new_incarnation(self.started_ms, uuid.uuid4().hex[:12])
+        incarnation = new_incarnation(read_boot_time(), uuid.uuid4().hex[:12])
+        self.process = name_process(incarnation)
+        """What tells this process apart from others of the same worker id; status has it of each worker."""
         self._worker = c.RegisterWorker(job_id=job_id, worker_id=worker_id, incarnation=incarnation, **registration)
         self._background = BackgroundLoop("strata-client", owner="a Client")
         keep_alive = KeepAliveProcess(bound_s=keep_alive_s) if keep_alive_s else None

@@ -30,21 +30,24 @@ _HANDLERS: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
     kind: getattr(Job, snake_case(kind)) for kind in c.COMMANDS if kind is not c.RemoveJob
 }
 _HANDLERS[c.ArriveAgain] = Job.arrive_at_barrier
-RULES = 1
+RULES = 2
 """The rules that commands are decided by now. Each entry of a journal names its own, and is replayed by them.
 
 Before rules were counted, under rules 0, any member could confirm any commit, and the numbers of keys and jobs began
-anew when these were removed.
+anew when these were removed. Until rules 1, the wall clocks of their machines said which of two processes is newer.
 """
 # What earlier rules decided in another way.
-_EARLIER: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
+_UNTIL_RULES_1: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
+    c.RegisterWorker: Job.register_worker_by_wall_clock,
+}
+_UNTIL_RULES_0: dict[type[c.Command], Callable[[Job, Any, float], Answer]] = {
     c.AdoptCheckpoints: Job.adopt_checkpoints_unfenced,
     c.ConfirmCommit: Job.confirm_commit_unfenced,
     c.GiveUpCheckpoint: Job.give_up_checkpoint_unfenced,
     c.ReportPart: Job.report_part_unfenced,
     c.SetKey: Job.set_key_by_count,
 }
-_HANDLERS_BY_RULES = (_HANDLERS | _EARLIER, _HANDLERS)
+_HANDLERS_BY_RULES = (_HANDLERS | _UNTIL_RULES_1 | _UNTIL_RULES_0, _HANDLERS | _UNTIL_RULES_1, _HANDLERS)
 # And the registry of tenants and tokens has one for each of theirs.
 _ADMINISTRATION: dict[type[c.Command], Callable[[Access, Any, float], None]] = {
     kind: getattr(Access, snake_case(kind)) for kind in t.TENANT_COMMANDS if kind is not t.RemoveTenant

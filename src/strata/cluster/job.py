@@ -58,6 +58,13 @@ class Job(JobCheckpoints):
 
     def register_worker(self, command: c.RegisterWorker, now_s: float) -> Answer:
         """Take a worker in."""
+        return self._take_in(command, now_s)
+
+    def register_worker_by_wall_clock(self, command: c.RegisterWorker, now_s: float) -> Answer:
+        """Do the same, but order processes by the wall clocks of their machines, as rules 0 and 1 did."""
+        return self._take_in(command, now_s, by_wall_clock=True)
+
+    def _take_in(self, command: c.RegisterWorker, now_s: float, *, by_wall_clock: bool = False) -> Answer:
         present = len(self.membership.present())
         if self.membership.is_new(command.worker_id) and present >= self._limits.max_workers_per_job:
             raise QuotaExceededError("workers in one job", limit=self._limits.max_workers_per_job)
@@ -65,7 +72,7 @@ class Job(JobCheckpoints):
             self.tenant.check("workers")
             if not present:
                 self.tenant.check("jobs")
-        member, changed = self.membership.register(command, now_s=now_s)
+        member, changed = self.membership.register(command, now_s=now_s, by_wall_clock=by_wall_clock)
         effects = self._new_generation(now_s, f"{command.worker_id} joined", Cause.JOINED) if changed else []
         effects += self._ask_again_of(command.worker_id)
         reply = Registered(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
+from strata.clock import BootTime
 from strata.cluster.commands import Goodbye, Heartbeat, KeepAlive, RegisterWorker, WorkerCommand, WorkerState
 from strata.cluster.events import Cause
 from strata.cluster.values import Incarnation
@@ -124,14 +126,13 @@ class Membership:
         """Return how many workers are missing before the job can run."""
         return max(0, self.min_workers - len(self._present))
 
-    def register(self, command: RegisterWorker, *, now_s: float) -> tuple[Member, bool]:
+    def register(self, command: RegisterWorker, *, now_s: float, by_wall_clock: bool = False) -> tuple[Member, bool]:
         """Take a worker in; return it, and whether the membership changed. Of two processes the newer one counts."""
         known = self._members.get(command.worker_id)
         if known is not None and known.incarnation == command.incarnation and known.state not in GONE:
             self._renew(known, now_s)
             return known, False
-        if known is not None:
-            check_successor(command, known)
+        is_older = known is not None and check_successor(command, known, by_wall_clock=by_wall_clock)
         others = len(self._present) - (known is not None and known.state not in GONE)
         if self.max_workers is not None and others >= self.max_workers:
             raise JobFullError(command.job_id, command.worker_id, max_workers=self.max_workers)
@@ -143,7 +144,7 @@ class Membership:
             gpu_count=command.gpu_count,
             memory_bytes=command.memory_bytes,
             preferred_rank=command.preferred_rank,
-            replaced=() if known is None else _replaced_by(command.incarnation, known),
+            replaced=() if known is None else _replaced_by(command.incarnation, known, is_older=is_older),
         )
         self._members[command.worker_id] = member
         self._renew(member, now_s)
@@ -306,38 +307,42 @@ def deal_ranks(wishes: dict[str, int]) -> dict[str, int]:
     return ranks
 
 
-def check_successor(command: RegisterWorker, known: Member) -> None:
-    """Raise unless this registration comes after the one that is known.
+def check_successor(command: RegisterWorker, known: Member, *, by_wall_clock: bool = False) -> bool:
+    """Raise if the process that is known counts, and not this one; return whether this one was started earlier.
 
     An incarnation is ``process.life``: a process that was declared dead joins again in its next life, and a process
-    that was replaced by another one never comes back, whatever it still sends. A process that is heard for the first
-    time counts as newer, unless it says that it was started earlier; clocks differ, so it is not sent away for that
-    while the other one may be dead, but waits until its lease has ended.
+    that was replaced by another one never comes back, whatever it still sends. A process that registers for the first
+    time counts as newer, with one exception: it was started on the same machine as the other one, or as one that this
+    replaced, and before it. So it was delayed on its way, and waits until the other one's lease has ended. It is not
+    refused for good, for nothing but a clock says so.
     """
     process, life = split_incarnation(command.incarnation)
     known_process, known_life = split_incarnation(known.incarnation)
     if process == known_process:
         if life <= known_life:
             raise StaleIncarnationError(command.worker_id, command.incarnation, state=known.state)
-        return
+        return False
     if process in known.replaced:
         raise DuplicateWorkerError(command.job_id, command.worker_id)
-    if _is_older(process, known_process):
-        if known.state is S.LEFT:
-            raise DuplicateWorkerError(command.job_id, command.worker_id)
-        if known.state is not S.FAILED:
-            raise WorkerActiveError(command.job_id, command.worker_id)
+    if by_wall_clock:
+        # Those that it refused are in no journal.
+        return _is_older_by_wall_clock(process, known_process)
+    is_older = any(_is_older(process, other) for other in (known_process, *known.replaced))
+    if is_older and known.state not in GONE:
+        raise WorkerActiveError(command.job_id, command.worker_id)
+    return is_older
 
 
-def new_incarnation(started_at_ms: int, token: str) -> str:
-    """Return the first incarnation of a process: when it was started, by its own clock, and a token of its own."""
-    return f"{started_at_ms}-{token}.1"
+def new_incarnation(started: BootTime | None, token: str) -> str:
+    """Return the first incarnation of a process: when it was started, as its machine counts, and a token of its own."""
+    return f"{token}.1" if started is None else f"{started.boot}:{started.elapsed_ms}-{token}.1"
 
 
-def started_ms(process: str) -> int | None:
-    """Return when a process says that it was started, if it says so."""
+def started_at(process: str) -> BootTime | None:
+    """Return when a process says that it was started; None if it does not say, or says it by a wall clock."""
     started, dash, _ = process.partition("-")
-    return int(started) if dash and started.isdecimal() else None
+    boot, colon, elapsed_ms = started.rpartition(":")
+    return BootTime(boot, int(elapsed_ms)) if dash and colon and elapsed_ms.isdecimal() else None
 
 
 def split_incarnation(incarnation: str) -> tuple[str, int]:
@@ -346,15 +351,30 @@ def split_incarnation(incarnation: str) -> tuple[str, int]:
     return (process, int(life)) if process and life.isdecimal() else (incarnation, 0)
 
 
+def name_process(incarnation: str) -> str:
+    """Return a name that tells a process apart from others of the same worker id, and says nothing else."""
+    return blake2b(split_incarnation(incarnation)[0].encode(), digest_size=6).hexdigest()
+
+
 def _is_older(process: str, other: str) -> bool:
-    """Whether a process says that it was started before another one did; equal or unknown times say nothing."""
-    started, other_started = started_ms(process), started_ms(other)
-    return started is not None and other_started is not None and started < other_started
+    """Whether a process was started before another one on the same machine; of different machines nobody can tell."""
+    started, other_started = started_at(process), started_at(other)
+    if started is None or other_started is None or started.boot != other_started.boot:
+        return False
+    return started.elapsed_ms < other_started.elapsed_ms
 
 
-def _replaced_by(incarnation: str, known: Member) -> tuple[str, ...]:
+def _is_older_by_wall_clock(process: str, other: str) -> bool:
+    """Whether a process says that it was started before another one did, by the clocks of their machines."""
+    started, dash, _ = process.partition("-")
+    other_started, other_dash, _ = other.partition("-")
+    is_known = dash and other_dash and started.isdecimal() and other_started.isdecimal()
+    return bool(is_known) and int(started) < int(other_started)
+
+
+def _replaced_by(incarnation: str, known: Member, *, is_older: bool) -> tuple[str, ...]:
     """Return the processes that may not come back now. A newer one whose name an older one took, may."""
     process, known_process = split_incarnation(incarnation)[0], split_incarnation(known.incarnation)[0]
-    if process == known_process or _is_older(process, known_process):
+    if process == known_process or is_older:
         return known.replaced
     return (*known.replaced, known_process)[-MAX_REPLACED:]

@@ -10,7 +10,7 @@ from strata.cluster.access.names import owns, present, shown
 from strata.cluster.access.tenant import Tenant
 from strata.cluster.events import Event, EventLog
 from strata.cluster.job import Job
-from strata.cluster.membership import split_incarnation, started_ms
+from strata.cluster.membership import name_process
 from strata.coordinator.sharing.tenant_bounds import TenantBounds
 from strata.errors import AccessDeniedError
 from strata.wire import codec
@@ -75,7 +75,7 @@ def _describe_job(job: Job, name: str, now_s: float) -> pb.JobStatus:
             address=member.address,
             gpu_count=member.gpu_count,
             resources=member.resources,
-            started_ms=started_ms(split_incarnation(member.incarnation)[0]),
+            process=name_process(member.incarnation),
         )
     for params in job.ledger.datasets.values():
         status.datasets.add(

@@ -174,7 +174,7 @@ class WorkerActiveError(ClusterError):
     job_id: str
     worker_id: str
 
-    # The other one may be dead and its lease not over yet, and the clocks that say who is newer may differ.
+    # The other one may be dead and its lease not over yet.
     recovery = Recovery.RETRY
     template = (
         "a process that was started later is worker {worker_id!r} of job {job_id!r}; this one waits until that one's "

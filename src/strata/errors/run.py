@@ -54,13 +54,13 @@ class DatasetOptionsError(ClusterError):
     first: str
     registered: Any
     is_earlier_run: bool = False
-    started: str = ""
+    opened: str = ""
 
     def message(self) -> str:
         """Return which option differs, who opened the dataset with which value, and how to go on."""
         here = f"dataset {self.dataset_id!r}: worker {self.worker_id!r} has {self.option}={self.given!r}"
         if self.is_earlier_run:
-            when = self.started and f", started {self.started}"
+            when = self.opened and f", {self.opened}"
             return (
                 f"{here}, but an earlier run of job {self.job_id!r} (worker {self.first!r}{when}) opened it with "
                 f"{self.option}={self.registered!r}; use the same options to continue that run, choose another job id "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,23 @@ def let_a_replaced_process_come_back(patch: pytest.MonkeyPatch) -> None:
 @bug
 def let_an_older_process_take_the_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "_is_older", lambda *_: False)
+
+
+@bug
+def order_processes_by_their_wall_clocks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(membership, "_is_older", membership._is_older_by_wall_clock)
+
+
+@bug
+def forget_that_a_process_is_older_than_one_that_was_replaced(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(check: Any, command: c.RegisterWorker, known: Any, **fields: Any) -> Any:
+        others = tuple(
+            process for process in known.replaced if process == membership.split_incarnation(command.incarnation)[0]
+        )
+        return check(command, replace(known, replaced=others), **fields)
+
+    check_successor = membership.check_successor
+    patch.setattr(membership, "check_successor", partial(forgetful, check_successor))
 
 
 @bug

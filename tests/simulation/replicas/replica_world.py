@@ -91,7 +91,7 @@ class ReplicaWorld:
         for replica in self.replicas:
             self.at(self.rng.random(), replica.start)
         for number in range(self.world_size):
-            process = ReplicatedProcess(self, f"w{number}", f"p{number}", start_ms=0)
+            process = ReplicatedProcess(self, f"w{number}", f"p{number}", f"p{number}.1")
             self.workers[process.worker_id] = process
             self.at(self.rng.random() * 3.0, partial(process.start, train(self, process), write(self, process)))
         for number, fault in enumerate(self.faults):

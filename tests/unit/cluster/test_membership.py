@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.clock import BootTime
 from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.commands import WorkerState
 from strata.cluster.events import Cause
-from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks, split_incarnation
-from strata.cluster.values import PARTS, WorkerAccount
+from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks, new_incarnation, split_incarnation, started_at
+from strata.cluster.values import PARTS, Incarnation, WorkerAccount
 from strata.errors import (
     DuplicateWorkerError,
     IllegalTransitionError,
@@ -283,23 +284,91 @@ def test_a_coordinator_that_was_stopped_for_longer_than_the_lease_fails_nobody_w
     assert bench.ranks() == {"a": 0}
 
 
-def test_a_process_that_was_started_earlier_waits_until_the_newer_one_is_gone(bench: Bench) -> None:
-    """It never registered before its replacement did; but its clock may be wrong, so it is not sent away."""
-    bench.join("a", incarnation="2000-new.1")
+def test_a_process_that_was_delayed_waits_until_the_one_that_was_started_after_it_is_gone(bench: Bench) -> None:
+    """It never registered before its replacement did, which was started on the same machine."""
+    bench.join("a", incarnation="m:2000-new.1")
     with pytest.raises(WorkerActiveError):
-        bench.join("a", incarnation="1000-old.1")
+        bench.join("a", incarnation="m:1000-old.1")
     bench.pass_time(10.5)
-    bench.join("a", incarnation="1000-old.1")
-    bench.join("a", incarnation="2000-new.2")
+    bench.join("a", incarnation="m:1000-old.1")
+    bench.join("a", incarnation="m:2000-new.2")
     with pytest.raises(DuplicateWorkerError):
-        bench.join("a", incarnation="1000-old.2")
+        bench.join("a", incarnation="m:1000-old.2")
 
 
-def test_a_process_that_was_started_earlier_does_not_go_on_after_the_newer_one_has_finished(bench: Bench) -> None:
-    bench.join("a", incarnation="2000-new.1")
-    bench.say(c.Goodbye, "a", "2000-new.1")
-    with pytest.raises(DuplicateWorkerError):
-        bench.join("a", incarnation="1000-old.1")
+def test_a_process_that_was_delayed_is_older_than_what_replaced_the_one_after_it(bench: Bench) -> None:
+    bench.join("a", incarnation="m:2000-second.1")
+    bench.join("a", incarnation="other:500-third.1")
+    with pytest.raises(WorkerActiveError):
+        bench.join("a", incarnation="m:1000-first.1")
+    bench.join("a", incarnation="m:3000-fourth.1")
+
+
+def test_a_process_that_was_delayed_is_not_refused_when_the_one_after_it_has_left(bench: Bench) -> None:
+    """A machine that goes on from an image of itself counts from an earlier moment."""
+    bench.join("a", incarnation="m:2000-new.1")
+    bench.say(c.Goodbye, "a", "m:2000-new.1")
+    bench.join("a", incarnation="m:1000-old.1")
+    bench.join("a", incarnation="m:2000-new.2")
+
+
+OTHER_CLOCKS = ["1000-then.1", "other:1000-then.1", "then.1", "m:then.1", "m:1000.1", "-.1", ":-.1"]
+
+
+@pytest.mark.parametrize("known", ["present", "silent", "gone"])
+@pytest.mark.parametrize("second", OTHER_CLOCKS)
+@pytest.mark.parametrize("first", ["2000-now.1", "m:2000-now.1"])
+def test_a_clock_that_was_set_back_or_is_of_another_machine_keeps_nobody_out(
+    bench: Bench, first: str, second: str, known: str
+) -> None:
+    bench.join("a", incarnation=first)
+    if known == "silent":
+        bench.pass_time(10.5)
+    elif known == "gone":
+        bench.say(c.Goodbye, "a", first)
+    bench.join("a", incarnation=second)
+    process = split_incarnation(first)[0]
+    for again in (bench, bench.restarted()):
+        assert again.join("a", incarnation=second).world_size == 1
+        for life in (1, 2):
+            with pytest.raises(DuplicateWorkerError):
+                again.join("a", incarnation=f"{process}.{life}")
+
+
+@given(clocks=st.lists(st.integers(0, 5), min_size=2, max_size=12), machines=st.integers(1, 3))
+def test_whatever_the_clocks_say_each_process_takes_over_and_those_before_it_do_not_come_back(
+    clocks: list[int], machines: int
+) -> None:
+    """Processes that say when they were started by a wall clock, which goes back and forth."""
+    bench = Bench()
+    started: list[str] = []
+    for number, clock_ms in enumerate(clocks):
+        started.append(f"{clock_ms}-{number % machines}-{number}")
+        bench.join("a", incarnation=f"{started[-1]}.1")
+        for before in started[:-1]:
+            with pytest.raises(DuplicateWorkerError):
+                bench.join("a", incarnation=f"{before}.2")
+        assert bench.ranks() == {"a": 0}
+    assert bench.restarted().join("a", incarnation=f"{started[-1]}.1").generation == len(clocks)
+
+
+def test_the_first_incarnation_of_a_process_says_when_it_was_started_if_its_machine_does() -> None:
+    started = BootTime("c3d3e5fe", 12_340)
+    assert new_incarnation(started, "p-7") == "c3d3e5fe:12340-p-7.1"
+    assert started_at("c3d3e5fe:12340-p-7") == started
+    assert new_incarnation(None, "p7") == "p7.1"
+    assert started_at("p7") is None
+    assert started_at("1700000000000-p7") is None, "a wall clock says nothing"
+
+
+@pytest.mark.parametrize("rules", [0, 1])
+def test_what_was_decided_by_wall_clocks_is_replayed_so(bench: Bench, rules: int) -> None:
+    """An older process that took a name had not replaced the newer one, which came back."""
+    for incarnation in ("2000-new.1", "1000-old.1", "2000-new.2", "3000-newest.1"):
+        bench.cluster.apply(c.RegisterWorker(worker_id="a", incarnation=incarnation), bench.now_s, rules=rules)
+        failed = c.FailWorkers(workers=(Incarnation("a", incarnation),), reason="silent")
+        bench.cluster.apply(failed, bench.now_s, rules=rules)
+    assert bench.job.membership.everyone()[0].replaced == ("1000-old", "2000-new")
 
 
 def test_whatever_a_worker_sends_renews_its_lease(bench: Bench) -> None:

@@ -280,14 +280,14 @@ def test_datasets_of_a_mixture_show_missing_values_alike() -> None:
         Mixture([documents(order="global"), documents(order="global", nulls="nan")], [1, 1])
 
 
-def compare(mine: dict[str, Any], first: dict[str, Any], *, present: tuple[Any, ...] = ("anna", None)) -> None:
+def compare(mine: dict[str, Any], first: dict[str, Any], *, present: tuple[str, str] = ("anna", "")) -> None:
     compare_options(
         "d",
         mine,
         first,
         url="u",
         job_id="j",
-        is_present=lambda worker_id, started_ms: present == (worker_id, started_ms),
+        is_present=lambda worker_id, process: present == (worker_id, process),
     )
 
 
@@ -302,21 +302,21 @@ def test_what_an_older_release_registered_is_compared_in_what_it_knew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "started_ms", "is_earlier"),
+    ("first", "process", "is_earlier"),
     [
-        ("anna", 7_000, False),  # a process that is there
-        ("anna", 6_000, True),  # of the same name, and gone
-        ("carl", 7_000, True),  # a worker that is gone
-        ("bert", 6_000, True),  # an earlier process of one's own name
-        ("bert", None, True),  # the same, as an older release registered it
+        ("anna", "a2", False),  # a process that is there
+        ("anna", "a1", True),  # of the same name, and gone
+        ("carl", "a2", True),  # a worker that is gone
+        ("bert", "b1", True),  # an earlier process of one's own name
+        ("bert", "", True),  # the same, as an older release registered it
     ],
 )
 def test_options_of_an_earlier_run_are_not_said_to_be_of_a_worker_of_this_one(
-    first: str, started_ms: int | None, is_earlier: bool
+    first: str, process: str, is_earlier: bool
 ) -> None:
-    mine = {"worker": "bert", "started_ms": 8_000, "version": OPTIONS_VERSION, "options": {"seed": 1}}
-    known = {"worker": first, "started_ms": started_ms, "version": OPTIONS_VERSION, "options": {"seed": 2}}
+    mine = {"worker": "bert", "process": "b2", "version": OPTIONS_VERSION, "options": {"seed": 1}}
+    known = {"worker": first, "process": process, "version": OPTIONS_VERSION, "options": {"seed": 2}}
     with pytest.raises(DatasetOptionsError) as caught:
-        compare(mine, known, present=("anna", 7_000))
+        compare(mine, known, present=("anna", "a2"))
     assert caught.value.is_earlier_run == is_earlier
     assert ("strata job rm j" in str(caught.value)) == is_earlier

@@ -224,7 +224,8 @@ class CoordinatedTeam:
         """Make a dataset known, or raise if the job knows another one by that name, or the same with other options."""
         mine = {
             "worker": self._worker_id,
-            "started_ms": self.client.started_ms,
+            "process": self.client.process,
+            "opened_s": time.time(),
             "version": OPTIONS_VERSION,
             "options": options,
         }
@@ -248,12 +249,12 @@ class CoordinatedTeam:
         )
         self.client.ask(c.RegisterDataset(job_id=self._job_id, **params.to_json()), timeout_s=self._timeout_s)
 
-    def _is_present(self, worker_id: str, started_ms: int | None) -> bool:
-        """Whether a worker's process, if it is known by its start, is in the job now; if nobody can say, it is."""
+    def _is_present(self, worker_id: str, process: str) -> bool:
+        """Whether a worker's process, if it is known, is in the job now; if nobody can say, it is."""
         if (view := self.look()) is None:
             return True
         present = (worker for worker in view.workers if worker.worker_id == worker_id and worker.state not in GONE)
-        return any(started_ms in (None, worker.started_ms) for worker in present)
+        return any(process in ("", worker.process) for worker in present)
 
     def dealer(self, rank_info: RankInfo, params: DatasetParams, plan: Plan, *, block_size: int) -> Dealer:
         """Return who says what this worker reads in this generation."""
@@ -349,7 +350,7 @@ def _view(job: pb.JobStatus) -> JobView:
             step=worker.step,
             silent_s=worker.silent_s,
             resources=dict(worker.resources),
-            started_ms=worker.started_ms if worker.HasField("started_ms") else None,
+            process=worker.process,
         )
         for worker in job.workers
     )

@@ -35,11 +35,11 @@ def compare_options(
     *,
     url: str,
     job_id: str,
-    is_present: Callable[[str, int | None], bool],
+    is_present: Callable[[str, str], bool],
 ) -> None:
     """Raise an error that names the first option in which a worker differs from the one that registered first.
 
-    ``is_present`` says whether the process of a worker that was started at a time is in the job now.
+    ``is_present`` says whether a process of a worker is in the job now.
     """
     here, known = mine["options"], first["options"]
     # A release that registered less can be compared in what it knew; it named functions in another way.
@@ -50,9 +50,8 @@ def compare_options(
             continue
         if option == "files":
             raise DatasetChangedError(dataset_id, url=url)
-        started_ms = first.get("started_ms")  # an older release did not register it
-        is_replaced = first["worker"] == mine["worker"] and started_ms != mine["started_ms"]
-        when = None if started_ms is None else datetime.fromtimestamp(started_ms / 1_000, UTC)
+        process, opened_s = first.get("process", ""), first.get("opened_s")  # an older release registered neither
+        is_replaced = first["worker"] == mine["worker"] and process != mine["process"]
         raise DatasetOptionsError(
             dataset_id,
             option,
@@ -61,6 +60,6 @@ def compare_options(
             given=here.get(option),
             first=first["worker"],
             registered=known.get(option),
-            is_earlier_run=is_replaced or not is_present(first["worker"], started_ms),
-            started="" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC",
+            is_earlier_run=is_replaced or not is_present(first["worker"], process),
+            opened="" if opened_s is None else f"{datetime.fromtimestamp(opened_s, UTC):%Y-%m-%d %H:%M:%S} UTC",
         )

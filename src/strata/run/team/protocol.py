@@ -45,8 +45,8 @@ class WorkerView:
     step: int
     silent_s: float
     resources: Mapping[str, float]
-    # When its process says that it was started: with the name, it tells processes apart.
-    started_ms: int | None = None
+    # Tells its process apart from others of the same worker id.
+    process: str = ""
 
     @property
     def may_take_longer(self) -> bool:

@@ -1033,7 +1033,7 @@ class JobStatus(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[CommitRecord, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[RejectedStatus, _Mapping]]] = ..., total_checkpoints: _Optional[int] = ..., present: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count", "resources", "started_ms")
+    __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count", "resources", "process")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1050,7 +1050,7 @@ class WorkerStatus(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
-    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     rank: int
     state: str
@@ -1060,8 +1060,8 @@ class WorkerStatus(_message.Message):
     address: str
     gpu_count: int
     resources: _containers.ScalarMap[str, float]
-    started_ms: int
-    def __init__(self, worker_id: _Optional[str] = ..., rank: _Optional[int] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., silent_s: _Optional[float] = ..., address: _Optional[str] = ..., gpu_count: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., started_ms: _Optional[int] = ...) -> None: ...
+    process: str
+    def __init__(self, worker_id: _Optional[str] = ..., rank: _Optional[int] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., silent_s: _Optional[float] = ..., address: _Optional[str] = ..., gpu_count: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., process: _Optional[str] = ...) -> None: ...
 
 class DatasetStatus(_message.Message):
     __slots__ = ("dataset_id", "total_samples", "total_shards")

@@ -18,10 +18,16 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(150)]
 
 SCRIPT = """
 import itertools, sys, time
+
+folder, cadence, how, *clock_s = sys.argv[1:]
+if clock_s:
+    # A wall clock that is wrong by so much. Not time.time, nor faketime: gRPC adds up readings of several clocks.
+    skew_s, time_ns = int(clock_s[0]), time.time_ns
+    time.time_ns = lambda: time_ns() + skew_s * 10**9
+
 import numpy as np
 import strata
 
-folder, cadence, how = sys.argv[1:]
 state = {"steps": np.zeros(1, np.int64)}
 
 def steps(run):
@@ -43,10 +49,10 @@ with strata.join(worker_id="w", checkpoints=f"{folder}/c", save_every=cadence) a
 CADENCES = ["5 steps", "0.2 s", "1000000 steps"]
 
 
-def worker(folder: Path, url: str, cadence: str, how: str, *launcher: str) -> subprocess.Popen[str]:
+def worker(folder: Path, url: str, cadence: str, how: str, *launcher: str, clock_s: int = 0) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(SCRIPT)
     process: subprocess.Popen[str] = start(
-        [sys.executable, *launcher, folder / "train.py", folder, cadence, how],
+        [sys.executable, *launcher, folder / "train.py", folder, cadence, how, *([str(clock_s)] if clock_s else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,7 +66,7 @@ def check_replaced(first: subprocess.Popen[str], second: subprocess.Popen[str]) 
     _, said = first.communicate(timeout=stretch(60))
     assert first.returncode == 1, said
     assert "DuplicateWorkerError: another process has joined job 'default' as worker 'w'" in said
-    assert int(read_line(second)) > 0
+    assert int(read_line(second).removeprefix("[0] ")) > 0
     assert second.poll() is None
 
 
@@ -76,6 +82,25 @@ def test_a_replaced_worker_stops_by_itself_however_it_saves(tmp_path: Path, cade
         stack.callback(end, second)
         read_line(second)
         check_replaced(first, second)
+
+
+@pytest.mark.parametrize("launcher", [(), ("-m", "strata", "run")], ids=["alone", "launched"])
+def test_a_worker_whose_clock_is_an_hour_back_replaces_one_that_trains_and_one_that_left(
+    tmp_path: Path, launcher: tuple[str, ...]
+) -> None:
+    service = CoordinatorProcess(tmp_path, "--lease", "2")
+    with service.serving(), ExitStack() as stack:
+        for clock_s in (3_600, -3_600):
+            before = worker(tmp_path, service.url, CADENCES[0], "recovering")
+            stack.callback(end, before)
+            read_line(before)
+            after = worker(tmp_path, service.url, CADENCES[0], "recovering", *launcher, clock_s=clock_s)
+            stack.callback(end, after)
+            read_line(after)
+            check_replaced(before, after)
+            # It says goodbye, and the next one comes after it.
+            after.terminate()
+            after.communicate(timeout=stretch(60))
 
 
 def test_a_launcher_does_not_start_a_replaced_worker_again(tmp_path: Path) -> None:
