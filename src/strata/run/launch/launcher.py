@@ -1,7 +1,8 @@
 """The launcher: it starts the workers of one machine, passes signals and output on, and restarts the dead.
 
-It decides nothing about the job: who is in it, and where it goes on, is the coordinator's business. So several
-launchers, one per machine, work against one coordinator without knowing of each other.
+It decides nothing about the job: who is in it, and where it goes on, is the coordinator's business. Launchers of
+several machines (``nnodes``) agree through the coordinator on each start of their workers; others work without knowing
+of each other.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLead
 from strata.run.exits import HUNG
 from strata.run.job_folder import JobFolder, RestartUnit, make_folder
 from strata.run.launch.display import LIVE_S, PLAIN_S, Display
-from strata.run.launch.group.addresses import LOOPBACK, find_free_port
+from strata.run.launch.group.addresses import LOOPBACK, find_free_port, reserve_port
+from strata.run.launch.group.agreement import NO_ROUND, Agreement
 from strata.run.launch.group.claim import RENEW_S, JobClaim, JobTakenError, LauncherRecord, StandaloneClaim
+from strata.run.launch.group.launcher_group import LauncherGroup
 from strata.run.launch.group.start_gate import StartGate
 from strata.run.launch.group.torch_variables import Start, limits_threads, torch_variables
 from strata.run.launch.job_progress import read_progress
 from strata.run.launch.log_files import LogFile
-from strata.run.launch.plan import LaunchPlan, NodesMissingError, World
+from strata.run.launch.plan import LaunchPlan, NodesMissingError, name_ranks
 from strata.run.launch.recall import Recall, lacks_workers
 from strata.run.launch.restart_policy import (
+    Decision,
     Exit,
     Finished,
     GiveUp,
@@ -51,13 +55,17 @@ TERM_S = 10.0
 KILL_S = 5.0
 # How long a coordinator may take to answer before the launcher says that there is none.
 COORDINATOR_S = 60.0
-# How long the launchers of several machines wait for each other.
+# How long the launchers of several machines wait for each other, and for the coordinator when they have to agree.
 GATHER_S = 600.0
+# How often each of them looks what the others agreed on: while workers run, and while all wait for a start.
+AGREE_S = 1.0
+START_S = 0.25
 TELL_AGAIN_S = 15.0
 # A standalone coordinator learns of older checkpoints only when a worker has joined.
 NOTHING_SAVED = "nothing was saved since this start"
 # How often it is looked whether all workers that are left have finished their training.
 LOOK_S = 1.0
+_AWAY = (CoordinatorLostError, JournalUnavailableError, NotLeaderError)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -69,8 +77,8 @@ class Launcher:
         self._plan = plan
         self._display = Display()
         self._print_line = print_line or self._display.print_line
-        self._world = World(size=plan.world_size, first_rank=plan.node_rank * plan.nproc)
-        self._restarts = Restarts(plan.restarts, min_workers=min(plan.least(self._world.size), plan.nproc))
+        self._world_size = plan.world_size
+        self._restarts = Restarts(plan.restarts, min_workers=min(plan.least(self._world_size), plan.nproc))
         self._workers: dict[int, WorkerProcess] = {}
         self._recall = Recall()
         self._finished: set[int] = set()
@@ -85,6 +93,14 @@ class Launcher:
         self._used_ports: set[int] = set()
         self._ending_group: asyncio.Task[None] | None = None
         self._unit: RestartUnit | None = None
+        # What follows applies where the launchers of several machines agree.
+        self._group: LauncherGroup | None = None
+        self._round = 0
+        self._restarts_known = 0
+        self._given_up_code: int | None = None
+        self._given_up_elsewhere = False
+        # One of what the others agreed on and what is decided here comes first.
+        self._agreeing = asyncio.Lock()
 
     async def run(self) -> int:
         """Run the job and return its exit code: 0, that of the first cause, or 128 and the signal that ended it."""
@@ -100,9 +116,10 @@ class Launcher:
                     ending = group.create_task(self._end_when_told())
                     showing = group.create_task(self._show_progress(url))
                     looking = group.create_task(self._recall.watch(lambda: lacks_workers(url, self._plan.job_id)))
+                    following = group.create_task(self._follow_group())
                     supervising = [group.create_task(self._supervise(i, url)) for i in range(self._plan.nproc)]
                     await asyncio.wait(supervising)
-                    for task in (ending, showing, looking):
+                    for task in (ending, showing, looking, following):
                         task.cancel()
                     if self._ending_group is not None:
                         self._ending_group.cancel()
@@ -160,32 +177,39 @@ class Launcher:
         renewing = asyncio.get_running_loop().create_task(self._renew(claim), name="claim")
         stack.callback(renewing.cancel)
         if self._plan.nnodes > 1:
-            await self._gather(claim)
+            self._group = await asyncio.to_thread(
+                LauncherGroup, claim, nnodes=self._plan.nnodes, min_workers=self._plan.min_workers
+            )
+            stack.push_async_callback(asyncio.to_thread, _leave, self._group)
+            await self._gather(claim, self._group)
 
-    async def _gather(self, claim: JobClaim) -> None:
-        """Wait for the launchers of all machines, and find out how many workers come before this machine's."""
+    async def _gather(self, claim: JobClaim, group: LauncherGroup) -> None:
+        """Wait for the launchers of all machines, and take part in what they agree on."""
         seen: dict[int, LauncherRecord] = {}
         nnodes = self._plan.nnodes
         here: list[LauncherRecord] = []
         deadline_s = time.monotonic() + GATHER_S
-        with self._telling(
-            lambda: f"{nnodes - len(here)} of {nnodes} machines (node ranks {_absent(here, nnodes)})", GATHER_S
-        ):
-            while len(here) < nnodes and not self._stopping.is_set():
+        with self._telling(lambda: _name_machines(_absent(claim.record, here, nnodes), nnodes), GATHER_S):
+            while not group.is_member and not self._stopping.is_set():
                 if time.monotonic() > deadline_s:
-                    raise NodesMissingError(
-                        self._plan.job_id, nnodes=nnodes, absent=_absent(here, nnodes), waited_s=GATHER_S
-                    )
-                with suppress(StrataError):
+                    absent = _absent(claim.record, here, nnodes)
+                    raise NodesMissingError(self._plan.job_id, nnodes=nnodes, absent=absent, waited_s=GATHER_S)
+                with suppress(*_AWAY):
                     here = await asyncio.to_thread(claim.find_others, seen)
+                    if len(here) == nnodes:
+                        self._refuse_same_name(claim.record, here)
+                        await asyncio.to_thread(group.join, here)
                 await asyncio.sleep(RENEW_S / 4)
-        for other in here:
-            if other.name == claim.record.name and other.node_rank != claim.record.node_rank:
-                raise JobTakenError(self._plan.job_id, other)
-        before = sum(record.nproc for record in here if record.node_rank < self._plan.node_rank)
-        self._world = World(size=sum(record.nproc for record in here), first_rank=before)
-        least = self._plan.least(self._world.size)
+        self._world_size = sum(record.nproc for record in here)
+        least = self._plan.least(self._world_size)
         self._restarts = Restarts(self._plan.restarts, min_workers=min(least, self._plan.nproc))
+        self._round, self._restarts_known = group.agreement.number, group.agreement.restarts
+        self._restarts.count_elsewhere(group.agreement.recent_restarts, now_s=time.monotonic())
+
+    def _refuse_same_name(self, own: LauncherRecord, launchers: Sequence[LauncherRecord]) -> None:
+        for other in launchers:
+            if other.name == own.name and other.node_rank != own.node_rank:
+                raise JobTakenError(self._plan.job_id, other)
 
     async def _renew(self, claim: JobClaim) -> None:
         while True:
@@ -212,13 +236,13 @@ class Launcher:
             if progress is not None and not self._stopping.is_set():
                 self._display.show(progress)
 
-    async def _insist(self, work: Callable[[], None]) -> None:
+    async def _insist(self, work: Callable[[], object], *, timeout_s: float | None = None) -> None:
         """Do something that needs the coordinator, and again while it is away, for a bounded time."""
-        deadline_s = time.monotonic() + COORDINATOR_S
+        deadline_s = time.monotonic() + (COORDINATOR_S if timeout_s is None else timeout_s)
         while not self._stopping.is_set():
             try:
                 await asyncio.to_thread(work)
-            except (CoordinatorLostError, JournalUnavailableError, NotLeaderError):
+            except _AWAY:
                 if time.monotonic() > deadline_s:
                     raise
                 await asyncio.sleep(0.5)
@@ -238,6 +262,9 @@ class Launcher:
                 self._say(f"waiting for {name} for {waited_s:.0f} s, timeout in {timeout_s - waited_s:.0f} s")
                 await asyncio.sleep(TELL_AGAIN_S)
 
+        if timeout_s == float("inf"):
+            yield
+            return
         task = asyncio.get_running_loop().create_task(tell())
         try:
             yield
@@ -246,7 +273,7 @@ class Launcher:
 
     async def _configure(self, url: str) -> None:
         plan = self._plan
-        least = plan.least(self._world.size)
+        least = plan.least(self._world_size)
         with self._telling(f"the coordinator at {url}", COORDINATOR_S):
             await self._insist(lambda: configure_job(url, plan.job_id, min_workers=least, max_workers=plan.max_workers))
 
@@ -263,23 +290,111 @@ class Launcher:
                 if self._stopping.is_set() or not (is_over or await self._goes_on(member, ended)):
                     return
 
-    async def _form(self, number: int, members: tuple[int, ...]) -> Start:
-        """Return where the group of a round meets, and the ranks that it has here."""
+    async def _form(self, number: int, members: tuple[int, ...]) -> Start | None:
+        """Return where the group of a round meets, and the ranks that it has here; None if it cannot meet."""
         if self._ending_group is not None:
-            await self._ending_group
+            await asyncio.wait([self._ending_group])
+        if self._group is not None:
+            try:
+                return await self._meet(self._group, members)
+            except StrataError as error:
+                await self._give_up(str(error), of_group=True)
+                return None
         port = find_free_port(self._used_ports)
         self._used_ports.add(port)
-        world = self._world
-        size = world.size - self._plan.nproc + len(members)
         return Start(
             master_addr=LOOPBACK,
             master_port=port,
-            ranks={member: world.first_rank + index for index, member in enumerate(members)},
-            world_size=max(size, self._plan.least(self._world.size)),
-            group_rank=self._plan.node_rank,
-            group_world_size=self._plan.nnodes,
+            ranks={member: index for index, member in enumerate(members)},
+            world_size=max(len(members), self._plan.least(self._world_size)),
             restarts=number,
         )
+
+    async def _meet(self, group: LauncherGroup, members: tuple[int, ...]) -> Start:
+        """Wait until the launchers of all machines are ready for the present round."""
+        nnodes, number = self._plan.nnodes, self._round
+        # Workers that run on do not depend on it.
+        timeout_s = float("inf") if self._gate.has_begun else GATHER_S
+        deadline_s = time.monotonic() + timeout_s
+        with (
+            reserve_port(self._used_ports) as port,
+            self._telling(lambda: _name_machines(group.absent, nnodes), timeout_s),
+        ):
+            while time.monotonic() < deadline_s:
+                with suppress(*_AWAY):
+                    agreement = await asyncio.to_thread(group.prepare, number, workers=len(members), port=port)
+                    is_present = agreement.number == number and agreement.outcome is None
+                    if is_present and (start := group.start_of(agreement, members)) is not None:
+                        return start
+                await asyncio.sleep(START_S)
+        raise NodesMissingError(self._plan.job_id, nnodes=nnodes, absent=group.absent, waited_s=GATHER_S)
+
+    async def _follow_group(self) -> None:
+        """Do here what the launchers of all machines agree on, until the job is over for all of them."""
+        group = self._group
+        if group is None:
+            return
+        told = NO_ROUND
+        with self._recall.busy():
+            while not self._stopping.is_set():
+                with suppress(*_AWAY):
+                    async with self._agreeing:
+                        self._adopt(await asyncio.to_thread(group.look))
+                        agreement = await asyncio.to_thread(self._report, group)
+                        self._adopt(agreement)
+                    if agreement.outcome is not None:
+                        return
+                    if group.has_finished and group.unfinished and told != self._round:
+                        told = self._round
+                        others = name_ranks(group.unfinished)
+                        self._say(f"the workers here have finished; waiting for those of {others}")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AGREE_S):
+                        await self._stopping.wait()
+
+    def _report(self, group: LauncherGroup) -> Agreement:
+        """Let the others know what only this launcher sees; return what is agreed on then."""
+        agreement = group.agreement
+        if not self._gate.has_begun or agreement.number != self._round:
+            return agreement
+        if agreement.lost and self._is_one_unit():
+            return group.end_round(self._round, cause=f"{name_ranks(agreement.lost)} left, or was lost")
+        if not self._workers and self._finished >= self._gate.members:
+            return group.finish(self._round)
+        return agreement
+
+    def _adopt(self, agreement: Agreement) -> None:
+        """Follow what the launchers agreed on: the workers here end and start with all others, or the job is over."""
+        if agreement.restarts > self._restarts_known:
+            self._restarts.count_elsewhere(agreement.restarts - self._restarts_known, now_s=time.monotonic())
+            self._restarts_known = agreement.restarts
+        if agreement.outcome is not None:
+            if agreement.outcome.code and self._given_up is None:
+                self._given_up, self._given_up_code = agreement.outcome.reason, agreement.outcome.code
+                self._given_up_elsewhere = True
+                self._end_all()
+        elif agreement.number > self._round:
+            self._round = agreement.number
+            if not self._gate.has_begun:
+                self._gate.end_round()
+            elif self._is_one_unit():
+                self._say(f"{agreement.cause}; all workers start again together")
+                self._end_round()
+            else:
+                self._gate.renew()
+
+    async def _give_up(self, reason: str, *, code: int = 1, of_group: bool) -> None:
+        """End the job here, and with ``of_group`` on all machines."""
+        self._given_up, self._given_up_code = reason, code
+        if of_group and self._group is not None:
+            group, number = self._group, self._round
+            with suppress(StrataError):
+                await asyncio.to_thread(group.give_up, number, code=code, reason=reason)
+        self._end_all()
+
+    def _end_all(self) -> None:
+        self._stages = [(signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)]
+        self._stopping.set()
 
     async def _live(self, member: int, start: Start, url: str) -> Exit:
         """Let a worker run once, and return how it ended."""
@@ -334,18 +449,16 @@ class Launcher:
 
     async def _goes_on(self, member: int, ended: Exit, *, is_needed: bool = False) -> bool:
         """Do what was decided about a worker that ended; return whether it is started again."""
-        gate, running = self._gate, len(self._workers)
-        number = gate.number
+        gate, number = self._gate, self._gate.number
         of_group = self._is_one_unit()
-        decision = self._restarts.decide(
-            ended,
-            running=running,
-            now_s=time.monotonic(),
-            chance=random.random(),  # noqa: S311 - jitter, not a secret
-            is_needed=is_needed,
-            of_group=of_group,
-        )
+        try:
+            decision = await self._decide(ended, is_needed=is_needed, of_group=of_group)
+        except StrataError as error:
+            await self._give_up(str(error), of_group=False)
+            return False
         match decision:
+            case None:
+                return number != gate.number
             case Finished():
                 if not await self._recall.rest():
                     return False
@@ -366,10 +479,52 @@ class Launcher:
                     return True
                 return False
             case GiveUp(reason=reason):
-                self._given_up = reason
-                self._stages = [(signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)]
-                self._stopping.set()
+                cause, group = self._restarts.first_cause, self._group
+                left = len(self._workers) + (0 if group is None else group.workers_elsewhere)
+                is_short = left < self._plan.least(self._world_size)
+                await self._give_up(reason, code=(cause and cause.exit_code) or 1, of_group=is_short)
                 return False
+
+    async def _decide(self, ended: Exit, *, is_needed: bool, of_group: bool) -> Decision | None:
+        """Decide about a worker that ended, for all machines if it is of a group; None if its round is over."""
+        running, group = len(self._workers), self._group
+        if group is None or not of_group or (ended.code == 0 and not is_needed):
+            return self._restarts.decide(
+                ended, running=running, now_s=time.monotonic(), chance=_chance(), is_needed=is_needed, of_group=of_group
+            )
+        number = self._round
+        async with self._agreeing:
+            with self._telling("the coordinator, to agree on what follows", GATHER_S):
+                await self._insist(group.look, timeout_s=GATHER_S)
+                self._adopt(group.agreement)
+                if number != self._round or self._stopping.is_set():
+                    return None
+                decision = self._restarts.decide(
+                    ended,
+                    running=running + group.workers_elsewhere,
+                    now_s=time.monotonic(),
+                    chance=_chance(),
+                    is_needed=is_needed,
+                    of_group=True,
+                    min_workers=self._plan.least(self._world_size),
+                )
+                await self._insist(lambda: self._tell(group, number, ended, decision), timeout_s=GATHER_S)
+                self._round, self._restarts_known = group.agreement.number, group.agreement.restarts
+        return decision
+
+    def _tell(self, group: LauncherGroup, number: int, ended: Exit, decision: Decision) -> None:
+        """Let the launchers of the other machines do the same as this one."""
+        cause = f"node rank {group.node_rank}: {ended}"
+        match decision:
+            case Restart():
+                group.end_round(number, cause=cause, recent_restarts=self._restarts.recent)
+            case Preempted() | LeaveOut():
+                group.end_round(number, cause=f"{cause}, and the job goes on without it")
+            case GiveUp(reason=reason):
+                first = self._restarts.first_cause or ended
+                group.give_up(number, code=first.exit_code or 1, reason=f"{reason}\n  first cause: {first}")
+            case Finished():
+                pass
 
     def _is_one_unit(self) -> bool:
         """Whether all workers are started again if one dies, as their script notes; a script of torch alone is."""
@@ -378,7 +533,8 @@ class Launcher:
             if unit in noted:
                 self._unit = unit
                 break
-        return self._unit is not RestartUnit.WORKER and len(self._gate.members) > 1
+        is_alone = len(self._gate.members) == 1 and self._plan.nnodes == 1
+        return self._unit is not RestartUnit.WORKER and not is_alone
 
     def _why_whole(self) -> str:
         if self._unit is RestartUnit.GROUP:
@@ -448,11 +604,11 @@ class Launcher:
             worker.send_signal(number)
 
     def _conclude(self) -> int:
-        cause = self._restarts.first_cause
         if self._given_up is not None:
-            assert cause is not None
-            self._say(f"failed: {self._given_up}\n  first cause: {cause}{_tail_of(cause)}\n  logs: {self._folder.logs}")
-            return cause.exit_code or 1
+            cause = None if self._given_up_elsewhere else self._restarts.first_cause
+            first = "" if cause is None else f"\n  first cause: {cause}{_tail_of(cause)}"
+            self._say(f"failed: {self._given_up}{first}\n  logs: {self._folder.logs}")
+            return self._given_up_code or 1
         if self._stopped_by is not None:
             name = signal.Signals(self._stopped_by).name
             if len(self._finished) == self._plan.nproc:
@@ -464,6 +620,15 @@ class Launcher:
 
     def _say(self, text: str) -> None:
         self._print_line("stderr", f"strata run: {text}".encode())
+
+
+def _chance() -> float:
+    return random.random()  # noqa: S311 - jitter, not a secret
+
+
+def _leave(group: LauncherGroup) -> None:
+    with suppress(StrataError):  # without a coordinator the others find out by themselves
+        group.leave()
 
 
 def _release(claim: JobClaim) -> None:
@@ -487,6 +652,13 @@ def _describe_saved(url: str, job_id: str) -> str:
     return NOTHING_SAVED if latest is None else f"the job is saved up to step {latest.step}"
 
 
-def _absent(here: Sequence[LauncherRecord], nnodes: int) -> str:
-    known = {record.node_rank for record in here}
-    return ", ".join(str(rank) for rank in range(nnodes) if rank not in known)
+def _absent(own: LauncherRecord, here: Sequence[LauncherRecord], nnodes: int) -> list[int]:
+    known = {own.node_rank, *(record.node_rank for record in here)}
+    return [rank for rank in range(nnodes) if rank not in known]
+
+
+def _name_machines(absent: Sequence[int], nnodes: int) -> str:
+    """Return for which machines the launcher waits."""
+    if not absent:
+        return f"the launchers of all {nnodes} machines to agree on the start"
+    return f"the launchers of {len(absent)} of {nnodes} machines ({name_ranks(absent)})"

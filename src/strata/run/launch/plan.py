@@ -1,8 +1,8 @@
-"""What one launcher is to start, and where its workers are among those of all machines."""
+"""What one launcher is to start, and the machines that it waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,21 +66,19 @@ class LaunchPlan:
         return world_size if self.min_workers is None else self.min_workers
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """How many workers all machines start together, and the rank of the first one here."""
-
-    size: int
-    first_rank: int
-
-
 class NodesMissingError(ClusterError):
     """Not all machines of a job started their launcher in time."""
 
-    def __init__(self, job_id: str, *, nnodes: int, absent: str, waited_s: float) -> None:
+    def __init__(self, job_id: str, *, nnodes: int, absent: Sequence[int], waited_s: float) -> None:
         self.job_id = job_id
         self.absent = absent
+        missing = f"{name_ranks(absent)} did not come" if absent else "they did not agree on a start"
         super().__init__(
-            f"job {job_id!r} waited {waited_s:g} s for the launchers of {nnodes} machines, and node ranks {absent} did "
-            "not come; start them, or lower --nnodes"
+            f"job {job_id!r} waited {waited_s:g} s for the launchers of {nnodes} machines, and {missing}; start them, "
+            "or lower --nnodes"
         )
+
+
+def name_ranks(node_ranks: Sequence[int]) -> str:
+    """Return the machines of these node ranks as text; there is at least one."""
+    return f"node rank{'s' if len(node_ranks) > 1 else ''} {', '.join(map(str, node_ranks))}"

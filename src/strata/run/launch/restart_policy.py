@@ -140,15 +140,18 @@ class Restarts:
         chance: float,
         is_needed: bool = False,
         of_group: bool = False,
+        min_workers: int | None = None,
     ) -> Decision:
         """Say what follows from the end of a worker while ``running`` others run; ``chance`` is between 0 and 1.
 
         ``is_needed`` says that it ended well, and the others cannot go on without it; ``of_group`` that no other worker
-        can go on without it, so that all are started again, which counts as one restart.
+        can go on without it, so that all are started again, which counts as one restart. ``min_workers`` is how many
+        must be left, if ``running`` counts those of all machines.
         """
+        least = self._min_workers if min_workers is None else min_workers
         if ended.code == 0 and not is_needed:
             return Finished()
-        if ended.is_preempted and running >= self._min_workers:
+        if ended.is_preempted and running >= least:
             return Preempted()
         self._note(ended, now_s)
         self._is_dragged_along &= not of_group
@@ -163,11 +166,21 @@ class Restarts:
                 number=self.total,
                 of_group=of_group,
             )
-        if running >= self._min_workers:
+        if running >= least:
             return LeaveOut()
         used = f"{self._policy.max_restarts} restarts in {self._policy.window_s:g} s are used up"
-        short = f"{running} workers are left of the {self._min_workers} that are needed"
+        short = f"{running} workers are left of the {least} that are needed"
         return GiveUp(f"{used if self._policy.max_restarts else 'restarts are off'}, and {short}")
+
+    @property
+    def recent(self) -> int:
+        """How many restarts lie within the window, as of the last failure."""
+        return len(self._recent)
+
+    def count_elsewhere(self, restarts: int, *, now_s: float) -> None:
+        """Count restarts of the whole group that launchers of other machines decided."""
+        self._recent.extend([now_s] * restarts)
+        self.total += restarts
 
     def _find_hopeless(self, ended: Exit) -> str | None:
         """Say why another start would end as this one did, or return None if it may not."""

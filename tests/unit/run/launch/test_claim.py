@@ -153,7 +153,7 @@ def test_a_claim_is_made_again_at_a_coordinator_that_lost_its_journal(
     assert mine.renew() is None
     with coordinator_thread() as empty:
         other = f"127.0.0.1:{empty.grpc_port}"
-        monkeypatch.setattr(mine, "_url", other)
+        monkeypatch.setattr(mine, "url", other)
         assert mine.renew() is None
         assert mine.renew() is None
         assert holder_of(other, job) == mine.record

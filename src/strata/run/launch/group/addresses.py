@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 LOOPBACK = "127.0.0.1"
+# An address that no machine has: the way to it is the one to all other networks.
+OUTSIDE = "192.0.2.1"
 
 
 def find_own_address(target: str) -> str:
@@ -19,14 +21,6 @@ def find_own_address(target: str) -> str:
     return LOOPBACK
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
 def find_free_port(used: set[int]) -> int:
     """Return a port that is free now, and not one of ``used``; the worker that serves there binds it a moment later."""
     while True:
@@ -35,3 +29,16 @@ def find_free_port(used: set[int]) -> int:
             port = int(probe.getsockname()[1])
         if port not in used:
             return port
+
+
+@contextmanager
+def reserve_port(used: set[int]) -> Iterator[int]:
+    """Keep a port, which is not one of ``used``, from other programs until the block ends."""
+    with socket.socket() as holder:
+        while True:
+            port = find_free_port(used)
+            with suppress(OSError):  # another program was faster
+                holder.bind(("", port))
+                break
+        used.add(port)
+        yield port

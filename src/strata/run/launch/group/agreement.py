@@ -137,7 +137,7 @@ class Agreement:
 
     def finish(self, node_rank: int, number: int) -> Self:
         """Say that all workers of one machine finished; when all machines say so, the job has finished."""
-        if number != self.number or self.begun is None or self.outcome is not None or node_rank not in self.nodes:
+        if number != self.number or self.outcome is not None or node_rank not in self.nodes:
             return self
         nodes = {**self.nodes, node_rank: replace(self.nodes[node_rank], finished=number)}
         is_finished = all(node.finished == number for node in nodes.values())

@@ -68,9 +68,14 @@ class LauncherRecord:
         """Return it as a key or a file holds it."""
         return json.dumps(asdict(self)).encode()
 
+    @property
+    def process(self) -> str:
+        """What tells its process from all others."""
+        return f"{self.host}/{self.pid}/{self.started}"
+
     def is_process(self, other: LauncherRecord) -> bool:
         """Whether both are of one process."""
-        return (self.host, self.pid, self.started) == (other.host, other.pid, other.started)
+        return self.process == other.process
 
     def runs_here(self) -> bool:
         """Whether its process is seen to run on this machine."""
@@ -142,8 +147,8 @@ class JobClaim:
     """The key of a launcher at the coordinator: of its name, or with several machines of its node rank."""
 
     def __init__(self, url: str, job_id: str, record: LauncherRecord, *, nnodes: int) -> None:
-        self._url = url
-        self._job_id = job_id
+        self.url = url
+        self.job_id = job_id
         self._nnodes = nnodes
         self._token = 0
         self.record = record
@@ -153,12 +158,12 @@ class JobClaim:
         deadline_s = time.monotonic() + STALE_S
         seen: LauncherRecord | None = None
         while True:
-            found = get_key(self._url, self._job_id, self._key(self.record.node_rank))
+            found = get_key(self.url, self.job_id, self._key(self.record.node_rank))
             holder = LauncherRecord.from_bytes(found.value)
             is_free = holder is None or holder.is_gone() or holder.is_process(self.record)
             if is_free or takeover or time.monotonic() > deadline_s:
                 taken = set_key(
-                    self._url, self._job_id, self._key(self.record.node_rank), self.record.to_bytes(), token=found.token
+                    self.url, self.job_id, self._key(self.record.node_rank), self.record.to_bytes(), token=found.token
                 )
                 if taken.is_set:
                     self._token = taken.token
@@ -166,7 +171,7 @@ class JobClaim:
                 continue
             assert holder is not None
             if holder.runs_here() or (seen is not None and holder != seen):
-                raise JobTakenError(self._job_id, holder)
+                raise JobTakenError(self.job_id, holder)
             seen = holder
             time.sleep(POLL_S)
 
@@ -174,7 +179,7 @@ class JobClaim:
         """Say that this launcher lives; return who has taken the job over, if someone has."""
         self.record = replace(self.record, beat=self.record.beat + 1)
         key = self._key(self.record.node_rank)
-        taken = set_key(self._url, self._job_id, key, self.record.to_bytes(), token=self._token)
+        taken = set_key(self.url, self.job_id, key, self.record.to_bytes(), token=self._token)
         if taken.is_set:
             self._token = taken.token
             return None
@@ -195,7 +200,7 @@ class JobClaim:
             if node_rank == self.record.node_rank:
                 living.append(self.record)
                 continue
-            record = LauncherRecord.from_bytes(get_key(self._url, self._job_id, self._key(node_rank)).value)
+            record = self.read(node_rank)
             if record is None:
                 seen.pop(node_rank, None)
             elif node_rank not in seen:
@@ -204,14 +209,18 @@ class JobClaim:
                 living.append(record)
         return living
 
+    def read(self, node_rank: int) -> LauncherRecord | None:
+        """Return the launcher that has the claim of a machine, if there is one."""
+        return LauncherRecord.from_bytes(get_key(self.url, self.job_id, self._key(node_rank)).value)
+
     def release(self) -> None:
         """Let others have it."""
         key = self._key(self.record.node_rank)
-        left = set_key(self._url, self._job_id, key, b"", token=self._token)
+        left = set_key(self.url, self.job_id, key, b"", token=self._token)
         holder = None if left.is_set else LauncherRecord.from_bytes(left.value)
         if holder is not None and holder.is_process(self.record):
             # A renewal that was under way in another thread came first.
-            set_key(self._url, self._job_id, key, b"", token=left.token)
+            set_key(self.url, self.job_id, key, b"", token=left.token)
 
     def _key(self, node_rank: int) -> str:
         return f"launcher/{self.record.name}" if self._nnodes == 1 else f"launcher/node/{node_rank}"

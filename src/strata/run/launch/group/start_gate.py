@@ -13,14 +13,14 @@ Form = Callable[[int, tuple[int, ...]], Awaitable[Start | None]]
 class StartGate:
     """One round is one start of the group. It begins when all members are here, and ends when one of them fails.
 
-    ``form`` agrees on the start of a round with the other machines: it gets the number of the round and its members,
-    and returns None if there will be no other round.
+    ``form`` agrees on the start of a round with the other machines: it gets the number of rounds that ended here before
+    and the members, and returns None if there will be no other round. It is cancelled when its round ends.
     """
 
     def __init__(self, members: Iterable[int], form: Form) -> None:
         self.number = 0
         self.members = set(members)
-        self._form = form
+        self._agree = form
         self._waiting: dict[int, asyncio.Future[Start | None]] = {}
         self._begun: Start | None = None
         self._forming: asyncio.Task[None] | None = None
@@ -35,10 +35,22 @@ class StartGate:
         self._form_if_all_are_here()
         return await future
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the members of the present round may run."""
+        return self._begun is not None
+
     def end_round(self) -> None:
         """The members start again, together: who enters from now on waits for the others."""
         self.number += 1
         self._begun = None
+        self._stop_forming()
+        self._form_if_all_are_here()
+
+    def renew(self) -> None:
+        """Agree on the start again while the members run on: who is started again from then on has the new one."""
+        self._stop_forming()
+        self._form()
 
     def leave(self, member: int) -> None:
         """Go on without a member; the others wait for it no longer."""
@@ -49,28 +61,40 @@ class StartGate:
         """Let nobody start again, and nobody wait."""
         self._is_closed = True
         self._begun = None
-        if self._forming is not None:
-            self._forming.cancel()
+        self._stop_forming()
         self._let_go(None)
 
     def _form_if_all_are_here(self) -> None:
         if self._waiting and self._waiting.keys() == self.members and self._forming is None and not self._is_closed:
-            self._forming = asyncio.get_running_loop().create_task(self._begin(), name="start of the group")
+            self._form()
+
+    def _form(self) -> None:
+        self._forming = asyncio.get_running_loop().create_task(self._begin(), name="start of the group")
+
+    def _stop_forming(self) -> None:
+        if self._forming is not None:
+            self._forming.cancel()
+            self._forming = None
 
     async def _begin(self) -> None:
         try:
-            while True:
-                number = self.number
-                start = await self._form(number, tuple(sorted(self.members)))
-                if start is None or number == self.number:
-                    break
-            self._begun, self._is_closed = start, start is None
-            self._let_go(start)
-        finally:
+            start = await self._agree(self.number, tuple(sorted(self.members)))
+        except Exception as error:
             self._forming = None
+            waiting = self._take_waiting()
+            for future in waiting:
+                future.set_exception(error)
+            if not waiting:
+                raise
+            return
+        self._forming = None
+        self._begun, self._is_closed = start, start is None
+        self._let_go(start)
 
     def _let_go(self, start: Start | None) -> None:
+        for future in self._take_waiting():
+            future.set_result(start)
+
+    def _take_waiting(self) -> list[asyncio.Future[Start | None]]:
         waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_result(start)
+        return [future for future in waiting.values() if not future.done()]
