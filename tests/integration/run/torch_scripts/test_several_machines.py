@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,6 +83,10 @@ class Machine:
         self._listening.join(stretch(10))
         return code
 
+    def close(self) -> None:
+        self.process.kill()
+        self.wait()
+
     @property
     def output(self) -> str:
         return "\n".join(self.lines)
@@ -108,8 +112,8 @@ def machines(
     with ExitStack() as stack:
         made = []
         for node_rank, nproc in enumerate(nprocs):
-            made.append(Machine(url, folder, node_rank, *nnodes, "--nproc", str(nproc), *options, script=script))
-            stack.callback(made[-1].process.kill)
+            machine = Machine(url, folder, node_rank, *nnodes, "--nproc", str(nproc), *options, script=script)
+            made.append(stack.enter_context(closing(machine)))
         yield made
 
 
@@ -141,3 +145,34 @@ def test_a_rank_that_is_killed_on_one_machine_restarts_all_of_them_and_counts_on
     (said,) = first.said("start again together")
     assert re.search(r"node rank 1: machine1-0 \(rank 2\) was ended by SIGKILL", said)
     assert len(second.said("restart 1 in")) == 1
+
+
+def test_a_machine_that_dies_is_waited_for_and_replaced_also_by_one_with_more_workers(url: str, tmp_path: Path) -> None:
+    with machines(url, tmp_path, 1, 1, options=("--max-restarts", "1")) as (first, second):
+        for machine in (first, second):
+            machine.wait_for("at step 2")
+        second.process.kill()
+        # gloo notices that its peer is gone: that is the one restart, wherever it is seen first.
+        first.wait_for("waiting for the launchers of 1 of 2 machines (node rank 1)")
+        options = ("--nnodes", "2", "--nproc", "2", "--max-restarts", "1")
+        with closing(Machine(url, tmp_path, 1, *options)) as replacement:
+            (tmp_path / "go").touch()
+            assert [first.wait(), replacement.wait()] == [0, 0], first.output + replacement.output
+    assert len(set(results(first, replacement))) == 1
+    assert len(results(first, replacement)) == 3
+
+
+def test_a_rank_that_dies_while_the_coordinator_is_away_restarts_all_when_it_is_back(tmp_path: Path) -> None:
+    coordinator = CoordinatorProcess(tmp_path)
+    with ExitStack() as stack:
+        with coordinator.serving():
+            first, second = stack.enter_context(machines(coordinator.url, tmp_path, 1, 1))
+            (line,) = second.wait_for("start")
+            for machine in (first, second):
+                machine.wait_for("at step 2")
+        os.kill(pid_of(line), signal.SIGKILL)
+        second.wait_for("waiting for the coordinator, to agree on what follows")
+        (tmp_path / "go").touch()
+        with coordinator.serving():
+            assert [first.wait(), second.wait()] == [0, 0], first.output + second.output
+    assert len(set(results(first, second))) == 1
