@@ -82,8 +82,9 @@ MOMENTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "how"), [*((moment, signal.SIGKILL) for moment in MOMENTS), ("in a file", signal.SIGTERM)]
+)
 def test_a_killed_command_takes_its_processes_along_and_the_next_one_is_right(
     kind: str, moment: str, how: signal.Signals, corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
