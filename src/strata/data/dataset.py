@@ -49,7 +49,12 @@ class Dataset:
         self._plan = plan
         self._is_dealt = dealer is not None
         self._position = Position(
-            plan.layout, plan.fingerprint(), plan.cut, on_demand=on_demand, reported=self._is_dealt
+            plan.layout,
+            plan.fingerprint(),
+            plan.cut,
+            on_demand=on_demand,
+            reported=self._is_dealt,
+            advise=plan.advise,
         )
         self._make_loader(self._local_dealer() if dealer is None else dealer(plan))
 

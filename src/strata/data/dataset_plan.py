@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,3 +93,7 @@ class Plan:
             "files": self.files,
             **self.layout.describe_window(),
         }
+
+    def advise(self, saved: Mapping[str, Any]) -> str:
+        """Return what to do about a saved position with another fingerprint, or "" if nothing special is known."""
+        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -52,6 +53,18 @@ class MixturePlan(Plan):
             "when_exhausted": self.when_exhausted,
             "datasets": [source.fingerprint() for source in self.sources],
         }
+
+    def advise(self, saved: Mapping[str, Any]) -> str:
+        """Return which global batch was meant, if the stages of a saved position may be the same in steps."""
+        here = self.fingerprint()
+        meant = _find_global_batch(saved.get("stages"), here["stages"], self.global_batch_size)
+        if meant is None or {**saved, "stages": here["stages"]} != here:
+            return ""
+        return (
+            "stages begin at steps, counted in samples by the global batch: if they are the same in steps, it was "
+            f"{meant} and is {self.global_batch_size}, so open the datasets of the mixture with "
+            f"global_batch_size={meant} (by default it is batch_size * world_size)"
+        )
 
 
 class MixedRows:
@@ -228,9 +241,9 @@ def _shared_options(dataset: Dataset) -> dict[str, Any]:
     plan = dataset.plan
     return {
         **{field.name: getattr(plan.options, field.name) for field in fields(plan.options)},
-        "global_batch_size": plan.global_batch_size,
         "rank": plan.share.rank,
         "world_size": plan.share.world_size,
+        "global_batch_size": plan.global_batch_size,  # after what its default is made of
         "on_error": plan.on_error,
         "nulls": plan.nulls,
         "columns": dataset.names,
@@ -249,3 +262,13 @@ def _read_stages(
         later = check_weights(f"stages[{step}]", stages[step], count=count)
         read.append(Stage(step * global_batch_size, later))
     return tuple(read)
+
+
+def _find_global_batch(saved: Any, here: list[Any], global_batch_size: int) -> int | None:
+    """Return the global batch with which the stages here would be the saved ones; None if there is none."""
+    match saved:
+        case [_, [int(start), _], *_] if len(here) > 1:
+            meant = Fraction(start * global_batch_size, here[1][0])
+            is_same = saved == [[begin * meant / global_batch_size, weights] for begin, weights in here]
+            return meant.numerator if is_same and meant.denominator == 1 else None
+    return None

@@ -141,15 +141,16 @@ class PositionMismatchError(DataError):
 
     saved: dict[str, Any]
     here: dict[str, Any]
+    _: KW_ONLY
+    hint: str = ""
 
     def message(self) -> str:
         """Return what differs, with both values."""
         names = {**self.here, **self.saved}
         differ = [name for name in names if self.saved.get(name) != self.here.get(name)]
         told = ", ".join(f"{name} was {self.saved.get(name)!r} and is {self.here.get(name)!r}" for name in differ)
-        return (
-            f"the data position cannot be loaded: {told}; open the dataset with the options of the save, or start over"
-        )
+        hint = self.hint or "open the dataset with the options of the save, or start over"
+        return f"the data position cannot be loaded: {told}; {hint}"
 
 
 @with_fields

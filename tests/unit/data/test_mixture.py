@@ -199,6 +199,35 @@ def test_weights_change_at_their_step_and_the_stage_is_in_the_position() -> None
         other.load_state_dict(staged().state_dict())
 
 
+@pytest.mark.parametrize("ranks", [2, 1])
+def test_stages_of_another_number_of_ranks_are_refused_with_the_global_batch_that_was_meant(ranks: int) -> None:
+    def staged(world_size: int, **options: Any) -> Mixture:
+        return mixture(
+            [500, 500], [1, 1], when="repeat", stages={50: [1, 3], 75: [3, 1]}, world_size=world_size, **options
+        )
+
+    state = staged(4).state_dict()
+    with pytest.raises(PositionMismatchError) as caught:
+        staged(ranks).load_state_dict(state)
+    assert (
+        f"if they are the same in steps, it was 32 and is {8 * ranks}, so open the datasets of the mixture with "
+        "global_batch_size=32 (by default it is batch_size * world_size)"
+    ) in str(caught.value)
+    staged(ranks, global_batch_size=32).load_state_dict(state)
+    for other in (staged(4, seed=1), mixture([500, 500], [1, 1], when="repeat", stages={50: [1, 3]}, world_size=4)):
+        with pytest.raises(PositionMismatchError, match="open the dataset with the options of the save, or start over"):
+            other.load_state_dict(state)
+    for stages in (None, [], [[0, [1.0, 1.0]], ["a"], []], [[0, [1.0, 1.0]], ["a", []]]):
+        with pytest.raises(PositionMismatchError):
+            staged(ranks).load_state_dict({**state, "dataset": {**state["dataset"], "stages": stages}})
+
+
+def test_datasets_for_another_number_of_ranks_are_not_blamed_on_their_global_batch() -> None:
+    datasets = [open_dataset(Numbered(9, 0), batch_size=8, order="global", world_size=size) for size in (2, 4)]
+    with pytest.raises(ValueError, match=r"world_size is 2 in datasets\[0\] and 4 in datasets\[1\]"):
+        Mixture(datasets, [1, 1])
+
+
 def test_weights_are_shares_of_every_block() -> None:
     draws = Draws(7, (Stage(0, (1.0, 2.0, 5.0)),), 80_000)
     sources = draws.sources_at(0, 0, 80_000)

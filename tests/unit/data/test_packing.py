@@ -171,6 +171,23 @@ def test_what_is_dropped_at_the_end_of_an_epoch_is_not_in_the_next() -> None:
         assert [batch["tokens"].tolist() for batch in packed] == [[[1, 2, 3, 4]]]
 
 
+def test_buckets_of_another_number_of_ranks_are_refused_with_the_batch_size_that_was_meant() -> None:
+    def buckets(world_size: int, **options: Any) -> Any:
+        opened = documents([[1, 2], [3]], order="global", world_size=world_size)
+        return bucket_dataset(opened, boundaries=[4], **options)
+
+    for name in ("batch_size", "batch_tokens"):
+        state = buckets(4, **{name: 8}).state_dict()
+        with pytest.raises(
+            PositionMismatchError,
+            match=f"counts all ranks that share a batch, here 2: give {name}=16 with so many ranks",
+        ):
+            buckets(2, **{name: 8}).load_state_dict(state)
+        buckets(2, **{name: 16}).load_state_dict(state)
+        with pytest.raises(PositionMismatchError, match=f"{name} was 32 and is 24; .* that divides 32"):
+            buckets(3, **{name: 8}).load_state_dict(state)
+
+
 def test_a_position_of_another_packing_is_refused() -> None:
     table = table_of(5)
     with open_kind("greedy", table) as dataset, pytest.raises(PositionMismatchError, match="best_fit"):
@@ -349,8 +366,8 @@ def test_in_global_order_packed_batches_are_the_same_for_any_number_of_ranks(kin
     assert begun + steps(again) == whole
 
 
-def documents(tokens: list[Any]) -> Any:
-    return open_dataset(pa.table({"tokens": tokens}), batch_size=2, shuffle=False)
+def documents(tokens: list[Any], **options: Any) -> Any:
+    return open_dataset(pa.table({"tokens": tokens}), batch_size=2, shuffle=False, **options)
 
 
 def test_a_missing_document_has_no_tokens() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,8 +41,9 @@ class Position:
         *,
         on_demand: bool = False,
         reported: bool = False,
+        advise: Callable[[State], str] = lambda saved: "",
     ) -> None:
-        """``fingerprint`` says what a state depends on; one with another is refused.
+        """``fingerprint`` says what a state depends on; one with another is refused, with what ``advise`` says of it.
 
         ``on_demand``: what this loader gets of an epoch does not follow from its share.
         ``reported``: someone calls :meth:`take_delivered`.
@@ -57,6 +58,7 @@ class Position:
         self._on_demand = on_demand
         self._kept_epochs = _KEPT_EPOCHS if on_demand else 0
         self._reported = reported
+        self._advise = advise
         self._epoch = 0
         self._turn = 0
         self._cursors: dict[int, Cursor] = {}
@@ -183,7 +185,8 @@ class Position:
                 "the states of all of them together with merge_states, then load the result into each"
             )
         if (found := state.get("dataset")) != self._fingerprint:
-            raise PositionMismatchError(found if isinstance(found, dict) else {}, self._fingerprint)
+            saved = found if isinstance(found, dict) else {}
+            raise PositionMismatchError(saved, self._fingerprint, hint=self._advise(saved))
         cursors = {cursor.epoch: cursor for cursor in cursors_of(state)}
         epoch = int(state["epoch"])
         for cursor in cursors.values():

@@ -32,6 +32,8 @@ from strata.errors import DamagedRecordError, PositionMismatchError
 T = TypeVar("T")
 
 _VERSION = 1
+# What is given for each rank, and kept in a position for all that share a batch.
+_OF_ALL_RANKS = ("batch_size", "batch_tokens")
 
 
 class Collate(Protocol):
@@ -197,7 +199,19 @@ class AssembledDataset:
         if not isinstance(state, Mapping):
             raise DamagedRecordError("data position", f"it is a {type(state).__name__} and not what state_dict() gave")
         if state.get("about") != self._about or state.get("version") != _VERSION:
-            raise PositionMismatchError(dict(state.get("about") or {}), self._about)
+            saved = dict(state.get("about") or {})
+            raise PositionMismatchError(saved, self._about, hint=self._advise(saved))
+
+    def _advise(self, saved: Mapping[str, Any]) -> str:
+        """Return which size was meant, if a position differs only in one that counts all ranks."""
+        differ = [name for name in {**saved, **self._about} if saved.get(name) != self._about.get(name)]
+        size = saved.get(differ[0]) if len(differ) == 1 and differ[0] in _OF_ALL_RANKS and self._is_global else None
+        if size is None:
+            return ""
+        counts = f"{differ[0]} counts all ranks that share a batch, here {self._world_size}"
+        if size % self._world_size:
+            return f"{counts}: use a number of ranks that divides {size}"
+        return f"{counts}: give {differ[0]}={size // self._world_size} with so many ranks"
 
     def _hold(self, states: Sequence[Mapping[str, Any]]) -> None:
         carry = [[_decode(each) for each in group] for state in states for group in state["carry"]]
