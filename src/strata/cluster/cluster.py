@@ -10,9 +10,9 @@ from strata.cluster import commands as c
 from strata.cluster.access import administration as t
 from strata.cluster.access.access_registry import Access
 from strata.cluster.access.names import check_name, tenant_of
-from strata.cluster.aging import Aging
 from strata.cluster.events import Event, EventLog
 from strata.cluster.job import Job
+from strata.cluster.lifecycle.aging import Aging
 from strata.cluster.limits import Limits
 from strata.cluster.replies import Answer, Done
 from strata.cluster.values import snake_case

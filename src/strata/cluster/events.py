@@ -23,13 +23,19 @@ class Cause(StrEnum):
     JOINED = "joined"
     """A worker came, or came back in a new incarnation."""
     LEFT = "left"
-    """It said goodbye before the run was over."""
+    """It said goodbye before the run was over, and not why."""
     FINISHED = "finished"
     """It said goodbye because the run was over."""
     CRASHED = "crashed"
     """It said goodbye because of an error."""
     PREEMPTED = "preempted"
-    """It said goodbye because its machine was taken away."""
+    """It said goodbye because it was told to stop (SIGTERM), as when its machine is taken away."""
+    STOPPED = "stopped"
+    """It said goodbye because a user ended it."""
+    REGROUPED = "regrouped"
+    """It said goodbye to start again with all others: its generation ended, and it cannot change its members."""
+    GIVEN_UP = "given_up"
+    """It said goodbye because its launcher gave the job up."""
     CHANNEL_LOST = "channel_lost"
     """Its connection closed without goodbye, and it did not come back: its process died, or the network did."""
     HUNG = "hung"
@@ -48,6 +54,9 @@ class Cause(StrEnum):
             Cause.FINISHED: "finished",
             Cause.CRASHED: "crashed",
             Cause.PREEMPTED: "was preempted",
+            Cause.STOPPED: "was stopped",
+            Cause.REGROUPED: "left to start again",
+            Cause.GIVEN_UP: "was ended by its launcher",
             Cause.HUNG: "hung",
         }
         return words.get(self, "left")

@@ -11,6 +11,7 @@ from strata.cluster.events import Cause, Effect, Event, EventLog, GenerationChan
 from strata.cluster.job_checkpoints import JobCheckpoints
 from strata.cluster.keys import Keys
 from strata.cluster.ledger.ledger import Ledger
+from strata.cluster.lifecycle.job_state import Ending, Verdict, judge
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Answer, Done, HeartbeatReply, Registered, ShardLease
@@ -35,6 +36,7 @@ class Job(JobCheckpoints):
         self._log = log
         self.membership = Membership(lease_s=limits.lease_s, grace_s=limits.grace_s)
         self.membership.generation = tenant.last_generation
+        self.ending = Ending()
         self.barriers: Barriers = Barriers(job_id)
         self.ledger = Ledger()
         self.keys: Keys = Keys(
@@ -73,6 +75,8 @@ class Job(JobCheckpoints):
             if not present:
                 self.tenant.check("jobs")
         member, changed = self.membership.register(command, now_s=now_s, by_wall_clock=by_wall_clock)
+        if changed:
+            self.ending.go_on()
         effects = self._new_generation(now_s, f"{command.worker_id} joined", Cause.JOINED) if changed else []
         effects += self._ask_again_of(command.worker_id)
         reply = Registered(
@@ -106,7 +110,7 @@ class Job(JobCheckpoints):
         """Let a worker go."""
         gone = self.membership.leave(command)
         reason = f"{command.worker_id} {command.cause.past}{': ' * bool(command.reason)}{command.reason}"
-        return Done(), self._new_generation(now_s, reason, command.cause) if gone else []
+        return Done(), self._depart(now_s, reason, command.cause) if gone else []
 
     def report_stall(self, command: c.ReportStall, now_s: float) -> Answer:
         """Tell people that a worker stands still, or goes on again."""
@@ -124,7 +128,7 @@ class Job(JobCheckpoints):
         names = ", ".join(worker_id for worker_id, _ in command.workers)
         failed = self.membership.fail(command.workers)
         reason = f"{names} failed: {command.reason}"
-        return Done(), self._new_generation(now_s, reason, command.cause) if failed else []
+        return Done(), self._depart(now_s, reason, command.cause) if failed else []
 
     def forget_workers(self, command: c.ForgetWorkers, now_s: float) -> Answer:
         """Forget workers that are long gone."""
@@ -183,7 +187,9 @@ class Job(JobCheckpoints):
     def lease_shards(self, command: c.LeaseShards, now_s: float) -> Answer:
         """Give a worker its samples."""
         self._check_running(command)
-        return ShardLease(spans=self.ledger.lease_shards(command, self.membership.ids())), []
+        lease = ShardLease(spans=self.ledger.lease_shards(command, self.membership.ids()))
+        self.ending.go_on()
+        return lease, []
 
     def report_progress(self, command: c.ReportProgress, now_s: float) -> Answer:
         """Note what the model has seen."""
@@ -210,6 +216,10 @@ class Job(JobCheckpoints):
     def get_key(self, command: c.GetKey, now_s: float) -> Answer:
         """Say what a key holds."""
         return self.keys.get(command.key), []
+
+    def judge(self) -> Verdict:
+        """Return the state that the job is in, and why."""
+        return judge(self.membership.present(), waits_for=self.membership.waits_for(), ending=self.ending.verdict)
 
     def due(self, *, now_s: float) -> list[c.JobCommand]:
         """Return what time alone demands now, as commands."""
@@ -241,6 +251,7 @@ class Job(JobCheckpoints):
         return {
             "job_id": self.job_id,
             "membership": self.membership.record(),
+            "ending": self.ending.record(),
             "commits": self.commits.record(),
             "ledger": self.ledger.record(),
             "keys": self.keys.record(),
@@ -250,6 +261,7 @@ class Job(JobCheckpoints):
     def restore(self, record: dict[str, Any]) -> None:
         """Take over what :meth:`record` returned."""
         self.membership.restore(record["membership"])
+        self.ending.restore(record.get("ending"), has_members=bool(record["membership"]["members"]))
         self.commits.restore(record["commits"])
         self.ledger.restore(record["ledger"], self.membership.ids())
         self.keys.restore(record.get("keys", []))
@@ -263,6 +275,11 @@ class Job(JobCheckpoints):
         self._check(command)
         if missing := self.membership.waits_for():
             raise JobWaitingError(self.job_id, missing=missing, min_workers=self.membership.min_workers)
+
+    def _depart(self, now_s: float, reason: str, cause: Cause) -> list[Effect]:
+        """Go on without workers that left or failed; without any, that is how the job ended."""
+        self.ending.note_departure(cause, reason, now_s=now_s)
+        return self._new_generation(now_s, reason, cause)
 
     def _new_generation(self, now_s: float, reason: str, cause: Cause) -> list[Effect]:
         """Discard everything that belongs to the previous membership; what is already durable stays."""

@@ -10,6 +10,7 @@ from strata.cluster.access.tenant import Tenant
 from strata.cluster.commits import NOTHING, Commits, Pending
 from strata.cluster.events import Cause, CheckpointAborted, CheckpointCommitted, Effect, ManifestWanted, RepairWanted
 from strata.cluster.ledger.ledger import Ledger
+from strata.cluster.lifecycle.job_state import Ending
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Answer, Done, RestorePoint
@@ -30,6 +31,7 @@ class JobCheckpoints(ABC):
     tenant: Tenant
     commits: Commits
     membership: Membership
+    ending: Ending
     ledger: Ledger
     _limits: Limits
 
@@ -53,6 +55,7 @@ class JobCheckpoints(ABC):
             self.ledger.roll_back("[]" if point is None else point.cursors)
             self._restored = (None if point is None else point.step,)
             self._say(now_s, None, "rolled back", "to the beginning" if point is None else f"to step {point.step}")
+        self.ending.go_on()
         (step,) = self._restored
         return RestorePoint(checkpoint=None if step is None else self.commits.committed[step]), []
 
@@ -89,6 +92,7 @@ class JobCheckpoints(ABC):
             # Before the first part or not at all: a checkpoint that was begun is not left without its other parts.
             self.tenant.check("checkpoint_bytes", adding=command.report.size_bytes)
         pending = self.commits.report(command, self.membership.ids(), now_s=now_s)
+        self.ending.go_on()
         if begins:
             self._say(now_s, command.worker_id, "checkpoint begun", f"step {command.step}")
         effects: list[Effect] = []

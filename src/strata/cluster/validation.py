@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from strata import ids, reported_numbers
 from strata.cluster.access.names import check_name
 from strata.cluster.commands import ArriveAtBarrier, Command, Heartbeat, WorkerCommand
+from strata.cluster.events import Cause
+from strata.cluster.lifecycle.job_state import OUTCOMES
 from strata.cluster.values import MAX_RANKS, MAX_REPLICAS, MAX_TENSOR, Divergence, PartReport, WorkerAccount
 from strata.errors import BadCommandError, DamagedRecordError, InvalidIdError
 from strata.sharding import DatasetParams, GlobalCursor, RangeSet, StickyCursor, cursor_from_json
@@ -232,6 +234,11 @@ def _cursors(name: str, value: str) -> None:
         raise BadCommandError(f"{name}: {error}") from error
 
 
+def _check_departure(name: str, value: Cause) -> None:
+    if value not in OUTCOMES:
+        raise BadCommandError(f"{name} is {value}, for which no worker leaves; use one of {', '.join(OUTCOMES)}")
+
+
 def _sha256(name: str, value: str) -> None:
     if not _SHA256.fullmatch(value):
         raise BadCommandError(f"{name} has {len(value)} characters; send the SHA-256 of the secret as 64 hex digits")
@@ -285,7 +292,7 @@ FIELDS: dict[str, Check] = {
     "payloads": _anything,
     "manifest": _PATH,
     "reason": _anything,
-    "cause": _anything,
+    "cause": _check_departure,
     "state": _anything,
     "data_order": _anything,
     "shuffle": _anything,

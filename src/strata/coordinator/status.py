@@ -63,6 +63,8 @@ def _chosen(cluster: Cluster, principal: Principal, tenant: str) -> list[Tenant]
 
 def _describe_job(job: Job, name: str, now_s: float) -> pb.JobStatus:
     status = pb.JobStatus(job_id=name, generation=job.membership.generation, waits_for=job.membership.waits_for())
+    verdict = job.judge()
+    status.state, status.reason = verdict.state, verdict.reason
     status.present = len(job.membership.present())
     for member in job.membership.everyone():
         status.workers.add(

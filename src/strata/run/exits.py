@@ -6,6 +6,7 @@ import signal
 import sys
 
 from strata.cluster.events import Cause
+from strata.errors import Reconfigure
 
 PREEMPTED = 128 + signal.SIGTERM
 """The process was told to end (SIGTERM) before the training was over; start it again to go on."""
@@ -36,10 +37,15 @@ class Stopped(SystemExit):
         return f"stopped by SIGTERM after step {self.step}, {saved}"
 
 
-def goodbye_at_exit(stopped: Stopped | None) -> tuple[Cause, str]:
-    """Return the same for a script that ended without closing its run, as far as the interpreter knows."""
+def goodbye_at_exit(stopped: Stopped | None, *, is_finished: bool) -> tuple[Cause, str]:
+    """Return the same for a script that ended without closing its run, as far as the interpreter knows.
+
+    ``is_finished`` says that its loop over the steps came to the end.
+    """
     error = getattr(sys, "last_value", None) or stopped
-    return (Cause.LEFT, "exited without close") if error is None else goodbye_of(error)
+    if error is None and not is_finished:
+        return Cause.LEFT, "exited without close"
+    return goodbye_of(error)
 
 
 def goodbye_of(error: BaseException | None) -> tuple[Cause, str]:
@@ -48,6 +54,11 @@ def goodbye_of(error: BaseException | None) -> tuple[Cause, str]:
         return Cause.FINISHED, ""
     if isinstance(error, Stopped):
         return Cause.PREEMPTED, str(error)
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return Cause.FINISHED, ""
     if isinstance(error, KeyboardInterrupt):
-        return Cause.LEFT, "interrupted"
+        return Cause.STOPPED, "interrupted"
+    if isinstance(error, Reconfigure):
+        # With recover=False all workers end then, and start again together.
+        return Cause.REGROUPED, error.reason
     return Cause.CRASHED, " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from strata.cluster.events import Cause
 from strata.config import Settings
 
 KEPT_RUNS = 10
@@ -107,6 +108,25 @@ class JobFolder:
     def discard_over(self, *, worker_id: str) -> None:
         """Let the launcher know that the training goes on in another loop."""
         (self.finished / worker_id).unlink(missing_ok=True)
+
+    def note_why_ended(self, cause: Cause, reason: str) -> None:
+        """Let workers know why their launcher is about to end them, so that they say so when they leave the job."""
+        if self.lives.is_dir():
+            fresh = self._why_ended_file.with_suffix(".new")
+            fresh.write_text(f"{cause}\n{reason}")
+            fresh.replace(self._why_ended_file)
+
+    def read_why_ended(self) -> tuple[Cause, str] | None:
+        """Return what the launcher noted; None if it has passed a signal on whose sender alone knows why."""
+        try:
+            cause, _, reason = self._why_ended_file.read_text().partition("\n")
+            return Cause(cause), reason
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def _why_ended_file(self) -> Path:
+        return self.path / "why-ended"
 
     @property
     def journal(self) -> Path:

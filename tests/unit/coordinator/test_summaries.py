@@ -1,4 +1,4 @@
-"""What a job is called that nobody works on, and when its workers make no progress."""
+"""When the workers of a job make no progress, and where their time goes meanwhile."""
 
 from __future__ import annotations
 
@@ -7,31 +7,10 @@ from typing import Any
 
 import pytest
 
-from strata.coordinator.http.summaries import _judge_departed, find_unreported
+from strata.cluster.lifecycle.job_state import NOBODY_YET
+from strata.cluster.lifecycle.stalls import is_stalled
+from strata.coordinator.http.summaries import find_unreported
 from strata.coordinator.telemetry.reckoning import Reckoning
-from strata.coordinator.telemetry.stalls import is_stalled
-
-
-def worker(state: str, seen_s: float) -> Any:
-    return SimpleNamespace(state=state, last_seen_s=seen_s)
-
-
-@pytest.mark.parametrize(
-    ("workers", "state"),
-    [
-        ([], "idle"),
-        ([worker("left", 9.0), worker("left", 9.5)], "finished"),
-        ([worker("failed", 9.0)], "idle"),
-        # It failed while others went on, and those came to the end.
-        ([worker("failed", 4.0), worker("left", 9.0)], "finished"),
-        # The others left, and the last one died on its way.
-        ([worker("left", 4.0), worker("failed", 9.0)], "idle"),
-        # After a restart of the coordinator nobody knows the order.
-        ([worker("left", 0.0), worker("failed", 0.0)], "idle"),
-    ],
-)
-def test_a_job_is_finished_if_its_last_worker_left_and_did_not_fail(workers: list[Any], state: str) -> None:
-    assert _judge_departed(tuple(workers))[0] == state
 
 
 @pytest.mark.parametrize(
@@ -60,7 +39,7 @@ def job_of(*said: dict[str, float], waits_for: int = 0, state: str = "training")
         SimpleNamespace(worker_id=f"w{rank}", rank=rank, step=7, state=state, resources=each)
         for rank, each in enumerate(said)
     )
-    return SimpleNamespace(present=present, workers=present, waits_for=waits_for)
+    return SimpleNamespace(present=present, workers=present, waits_for=waits_for, ending=NOBODY_YET)
 
 
 def history_until(until_s: float | None, *heard_s: float) -> Any:

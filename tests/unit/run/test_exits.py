@@ -6,7 +6,8 @@ import pytest
 
 from strata import Stopped
 from strata.cluster.events import Cause
-from strata.run.exits import goodbye_of
+from strata.errors import Reconfigure
+from strata.run.exits import goodbye_at_exit, goodbye_of
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,11 @@ from strata.run.exits import goodbye_of
             Cause.PREEMPTED,
             "stopped by SIGTERM after step 7, which is saved",
         ),
-        (KeyboardInterrupt(), Cause.LEFT, "interrupted"),
+        (KeyboardInterrupt(), Cause.STOPPED, "interrupted"),
+        (SystemExit(), Cause.FINISHED, ""),
+        (SystemExit(0), Cause.FINISHED, ""),
+        (SystemExit(3), Cause.CRASHED, "SystemExit: 3"),
+        (Reconfigure(4, "worker-1 crashed: ValueError"), Cause.REGROUPED, "worker-1 crashed: ValueError"),
         (RuntimeError("no\n luck"), Cause.CRASHED, "RuntimeError: no luck"),
     ],
 )
@@ -26,6 +31,20 @@ def test_how_a_block_ended_says_what_became_of_its_worker(
     error: BaseException | None, cause: Cause, reason: str
 ) -> None:
     assert goodbye_of(error) == (cause, reason)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "is_finished", "cause"),
+    [
+        (None, True, Cause.FINISHED),
+        (None, False, Cause.LEFT),
+        (Stopped(7, is_saved=True), False, Cause.PREEMPTED),
+    ],
+)
+def test_script_that_never_closes_its_run_has_finished_if_its_loop_came_to_the_end(
+    stopped: Stopped | None, is_finished: bool, cause: Cause
+) -> None:
+    assert goodbye_at_exit(stopped, is_finished=is_finished)[0] is cause
 
 
 def test_a_reason_is_short_however_long_the_error_is() -> None:

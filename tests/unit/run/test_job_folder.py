@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata.run.job_folder import KEPT_RUNS, make_folder
+from strata.cluster.events import Cause
+from strata.run.job_folder import KEPT_RUNS, JobFolder, make_folder
 
 
 def test_a_new_run_is_the_latest_and_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -23,3 +24,14 @@ def test_a_second_run_replaces_the_link_to_the_latest(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("runs/gone")
     assert (tmp_path / "latest").resolve() != make_folder(tmp_path).path
     assert (tmp_path / "latest" / "lives").is_dir()
+
+
+def test_worker_reads_why_its_launcher_ends_it_and_a_run_without_a_launcher_has_no_such_note(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "launched")
+    assert folder.read_why_ended() is None
+    folder.note_why_ended(Cause.STOPPED, "Ctrl-C")
+    assert folder.read_why_ended() == (Cause.STOPPED, "Ctrl-C")
+    assert make_folder(tmp_path / "next").read_why_ended() is None
+    alone = JobFolder(tmp_path / "alone")
+    alone.note_why_ended(Cause.STOPPED, "Ctrl-C")
+    assert alone.read_why_ended() is None

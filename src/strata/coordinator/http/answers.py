@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from strata.cluster.lifecycle.job_state import JobState
+
 T = TypeVar("T")
 
 
@@ -77,17 +79,6 @@ class CoordinatorStatus(Answer):
     requests_per_s: float | None = Field(description="Of the last ten seconds; null likewise.")
     grpc_port: int
     channel_port: int
-
-
-class JobState(StrEnum):
-    """What a job is doing, in one word."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    RECOVERING = "recovering"
-    STALLED = "stalled"
-    IDLE = "idle"
-    FINISHED = "finished"
 
 
 class JobSummary(Answer):

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 
 from strata.cluster.ledger.epoch_ledger import FoundSamples
+from strata.cluster.lifecycle.stalls import is_stalled
 from strata.cluster.values import PARTS, Divergence
 from strata.coordinator.http import answers as a
 from strata.coordinator.http.known import Encoded, Known
 from strata.coordinator.http.snapshot import MAX_EPOCHS, BarrierCopy, DatasetCopy, JobCopy, WorkerCopy
 from strata.coordinator.telemetry.job_history import CheckpointTrack, JobHistory, WorkerTrack
 from strata.coordinator.telemetry.reckoning import Straggler
-from strata.coordinator.telemetry.stalls import is_stalled
 from strata.errors import CheckpointNotFoundError, UnknownDatasetError, UnknownWorkerError
 
 T = TypeVar("T")

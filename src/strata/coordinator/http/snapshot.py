@@ -14,6 +14,7 @@ from strata.cluster import Cluster
 from strata.cluster.barriers import Release
 from strata.cluster.job import Job
 from strata.cluster.ledger.epoch_ledger import EpochView
+from strata.cluster.lifecycle.job_state import Verdict
 from strata.cluster.membership import GONE, Member
 from strata.cluster.values import CommitRecord
 from strata.coordinator.dispatcher import Dispatcher
@@ -94,6 +95,8 @@ class JobCopy:
     """Those present by rank, then those that are gone by name."""
     datasets: tuple[DatasetCopy, ...]
     barriers: tuple[BarrierCopy, ...]
+    ending: Verdict
+    """How it ended; it is in this state while no worker is present."""
     releases: tuple[Release, ...]
     committed: tuple[CommitRecord, ...]
     pending: tuple[PendingCopy, ...]
@@ -172,6 +175,7 @@ def _copy_job(job: Job) -> Generator[None, None, JobCopy]:
             )
             for barrier in job.barriers.open()[:MAX_BARRIERS]
         ),
+        ending=job.ending.verdict,
         releases=tuple(job.barriers.history),
         committed=tuple(job.commits.committed.values()),
         pending=pending,

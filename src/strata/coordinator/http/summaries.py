@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from strata.cluster.lifecycle.job_state import JobState, Verdict, judge, waits_on_others
 from strata.coordinator.http import answers as a
 from strata.coordinator.http.job_views import finite
 from strata.coordinator.http.known import Known
 from strata.coordinator.http.snapshot import JobCopy, WorkerCopy
 from strata.coordinator.telemetry.job_history import JobHistory
 from strata.coordinator.telemetry.reckoning import reckon_job
-from strata.coordinator.telemetry.stalls import is_stalled
 
 
 def summarize(known: Known, job: JobCopy) -> a.JobSummary:
@@ -62,54 +62,26 @@ def find_unreported(history: JobHistory, job: JobCopy) -> dict[str, float]:
         return {}
     unreported_s = heard_s - history.until_s
     match _judge(job)[0]:
-        case a.JobState.WAITING:
+        case JobState.WAITING:
             return {"wait": unreported_s}
-        case a.JobState.RECOVERING:
+        case JobState.RECOVERING:
             return {"restore": unreported_s}
-        case a.JobState.STALLED:
+        case JobState.STALLED:
             # As when the stalled workers are restarted: their step is lost, and the others have waited for them.
-            share = sum(_waits_on_others(worker) for worker in present) / len(present)
+            share = sum(waits_on_others(worker) for worker in present) / len(present)
             return {"wait": share * unreported_s, "repeated": (1 - share) * unreported_s}
         case _:
             return {}
 
 
-def _judge(job: JobCopy) -> tuple[a.JobState, str]:
-    """Say in one word what a job does, and why in words."""
-    present = job.present
-    if not present:
-        return _judge_departed(job.workers)
-    if job.waits_for:
-        return a.JobState.WAITING, f"{job.waits_for} more workers are needed"
-    stalled = [each for each in present if is_stalled(each.resources) and not _waits_on_others(each)]
-    if stalled:
-        first = stalled[0]
-        return a.JobState.STALLED, f"rank {first.rank} ({first.worker_id}) makes no progress in step {first.step + 1}"
-    if any(worker.state in ("recovering", "initializing") for worker in present):
-        return a.JobState.RECOVERING, "workers restore their state, or start"
-    return a.JobState.RUNNING, ""
-
-
-def _judge_departed(workers: tuple[WorkerCopy, ...]) -> tuple[a.JobState, str]:
-    """Tell a run that ended from one that died: others may have gone on to the end after a worker failed."""
-    if not workers:
-        return a.JobState.IDLE, "no worker yet"
-    failed = [worker.last_seen_s for worker in workers if worker.state == "failed"]
-    left = [worker.last_seen_s for worker in workers if worker.state != "failed"]
-    if failed and max(failed) >= max(left, default=0.0):
-        return a.JobState.IDLE, "no worker is present, and the last one failed"
-    return a.JobState.FINISHED, "all workers have left"
+def _judge(job: JobCopy) -> Verdict:
+    return judge(job.present, waits_for=job.waits_for, ending=job.ending)
 
 
 def _last_epoch(job: JobCopy) -> int:
     """Return where a job without workers was: its newest checkpoint says so also after a restart."""
     newest = max(job.committed, key=lambda record: record.step, default=None)
     return max((worker.epoch for worker in job.workers), default=0) if newest is None else newest.epoch
-
-
-def _waits_on_others(worker: WorkerCopy) -> bool:
-    said = worker.resources
-    return bool(said.get("waiting", 0.0) or said.get("paused", 0.0))
 
 
 def _sum(workers: tuple[WorkerCopy, ...], name: str) -> float | None:

@@ -127,7 +127,9 @@ class History:
                 self.job(content.job_id).join(content.worker_id, content.incarnation, at_s=at_s)
             case c.Goodbye(cause=cause):
                 job = self.job(content.job_id)
-                (job.fail if cause.is_failure else job.leave)([content.worker_id])
+                # The step that a worker was in is lost too if it starts again because of another one.
+                is_lost = cause.is_failure or cause is e.Cause.REGROUPED
+                (job.fail if is_lost else job.leave)([content.worker_id])
             case c.FailWorkers():
                 self.job(content.job_id).fail(worker_id for worker_id, _ in content.workers)
             case c.ReportPart():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.coordinator.telemetry.stalls import is_stalled
+from strata.cluster.lifecycle.stalls import is_stalled
 from strata.wire._generated import coordinator_pb2 as pb
 
 _SEPARATOR = " · "

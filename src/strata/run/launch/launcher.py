@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from strata.client.unary import ask, ask_latest_checkpoint, configure_job
+from strata.cluster.events import Cause
 from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
 from strata.run.exits import HUNG
 from strata.run.job_folder import JobFolder, RestartUnit, make_folder
@@ -137,6 +138,8 @@ class Launcher:
             self._impatience.set()
             return
         self._stopped_by = number
+        if number == signal.SIGINT:
+            self._folder.note_why_ended(Cause.STOPPED, "Ctrl-C")
         self._stages = [(signal.SIGTERM, self._plan.grace_s), (signal.SIGKILL, KILL_S)]
         if self._workers:
             name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -393,6 +396,7 @@ class Launcher:
         self._end_all()
 
     def _end_all(self) -> None:
+        self._folder.note_why_ended(Cause.GIVEN_UP, self._given_up or "")
         self._stages = [(signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)]
         self._stopping.set()
 

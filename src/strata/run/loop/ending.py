@@ -41,6 +41,8 @@ class Ending:
         self._exit_code = exit_code
         self.stopped: Stopped | None = None
         """What ended the loop, also where the script has caught it."""
+        self.is_finished = False
+        """Whether all steps of the last loop are done."""
         self._is_over = False
         self._generation: int | None = None
         self._handed_out: Step | None = None
@@ -48,6 +50,7 @@ class Ending:
     def enter_loop(self) -> None:
         """Let SIGTERM stop this worker after its step: it trains, or is about to."""
         self._stop.install()
+        self.is_finished = False
         if self._is_over:
             self._is_over = False
             self._exit_code.discard_over()
@@ -58,6 +61,7 @@ class Ending:
         ``is_finished`` says that all steps are done; a loop that the script has left may have been left because of it.
         """
         self._stop.leave_loop()
+        self.is_finished |= is_finished
         if not self._is_over:
             self._is_over = True
             self._exit_code.note_over(is_finished=is_finished)

@@ -329,6 +329,10 @@ class Run:
         self._is_closed = True
         if cause is Cause.FINISHED and self._ending.stopped is not None:  # the script has caught it
             cause, reason = goodbye_of(self._ending.stopped)
+        if cause is Cause.PREEMPTED:
+            # SIGTERM says nothing of why; the launcher that sent it does.
+            told = self._job_folder.read_why_ended()
+            cause, reason = (cause, reason) if told is None else (told[0], f"{told[1]}; {reason}")
         atexit.unregister(self._close_at_exit)
         self._agreement.leave()
         self._watchdog.disarm()
@@ -361,7 +365,7 @@ class Run:
 
     def _close_at_exit(self) -> None:
         """The script ended without closing its run: say why, as far as that is known."""
-        cause, reason = goodbye_at_exit(self._ending.stopped)
+        cause, reason = goodbye_at_exit(self._ending.stopped, is_finished=self._ending.is_finished)
         self.close(timeout_s=ABANDON_S, reason=reason, cause=cause)
 
     def __repr__(self) -> str:

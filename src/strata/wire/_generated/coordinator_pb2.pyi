@@ -1007,7 +1007,7 @@ class Status(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending", "rejected", "total_checkpoints", "present")
+    __slots__ = ("job_id", "generation", "waits_for", "workers", "datasets", "barriers", "checkpoints", "pending", "rejected", "total_checkpoints", "present", "state", "reason")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
@@ -1019,6 +1019,8 @@ class JobStatus(_message.Message):
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     TOTAL_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     PRESENT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     generation: int
     waits_for: int
@@ -1030,7 +1032,9 @@ class JobStatus(_message.Message):
     rejected: _containers.RepeatedCompositeFieldContainer[RejectedStatus]
     total_checkpoints: int
     present: int
-    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[CommitRecord, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[RejectedStatus, _Mapping]]] = ..., total_checkpoints: _Optional[int] = ..., present: _Optional[int] = ...) -> None: ...
+    state: str
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., waits_for: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetStatus, _Mapping]]] = ..., barriers: _Optional[_Iterable[_Union[BarrierStatus, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[CommitRecord, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingStatus, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[RejectedStatus, _Mapping]]] = ..., total_checkpoints: _Optional[int] = ..., present: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("worker_id", "rank", "state", "step", "epoch", "silent_s", "address", "gpu_count", "resources", "process")
