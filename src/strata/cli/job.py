@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(help="The job.", show_default=False)]
 
 @app.command("ls", epilog="Example: strata job ls --coordinator 10.0.0.5:50051")
 def list_jobs(*, coordinator: Url = None, as_json: AsJson = False) -> None:
-    """List all jobs, with their workers and checkpoints."""
+    """List all jobs, with their states, workers and checkpoints."""
     from strata.client.unary import ask
     from strata.wire._generated import coordinator_pb2 as pb
 
@@ -26,6 +26,7 @@ def list_jobs(*, coordinator: Url = None, as_json: AsJson = False) -> None:
     rows = [
         {
             "job": job.job_id,
+            "state": job.state,
             "workers": job.present,
             "departed": len(job.workers) - job.present,
             "generation": job.generation,
@@ -39,7 +40,7 @@ def list_jobs(*, coordinator: Url = None, as_json: AsJson = False) -> None:
     elif not rows:
         sys.stdout.write("no jobs yet\n")
     else:
-        columns = ("job", "workers", "departed", "generation", "checkpoints", "last step")
+        columns = ("job", "state", "workers", "departed", "generation", "checkpoints", "last step")
         print_table(columns, (["-" if cell is None else str(cell) for cell in row.values()] for row in rows))
 
 

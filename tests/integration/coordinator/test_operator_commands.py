@@ -77,7 +77,9 @@ async def test_status_says_who_is_missing_at_a_barrier_and_in_a_checkpoint(
         await ask(part)
         await strata(coordinator, "status")
     met.cancel()
-    first, second = capsys.readouterr().out.split("job default: generation 2\n")[1:]
+    first, second = capsys.readouterr().out.split(
+        "job default: recovering (workers restore their state, or start), generation 2\n"
+    )[1:]
     assert "dataset text: 12,345 samples in 13 shards\n" in first
     assert "barrier gradients: 1 of 2, missing w1\n" in first
     assert "checkpoint step 7: missing w1\n" in first

@@ -63,7 +63,7 @@ def test_status_shows_who_does_what_how_fast_and_with_what_loss(
         wait_until(lambda: [worker.step for worker in coordinator.status().workers] == [4])
         shown = run("status", "--coordinator", coordinator.url).stdout.splitlines()
         (job,) = json.loads(run("status", "--coordinator", coordinator.url, "--json").stdout)["jobs"]
-    assert shown[0] == "job default: generation 1"
+    assert shown[0] == "job default: running, generation 1"
     assert shown[1].split() == ["worker", "rank", "state", "step", "epoch", "speed", "reports", "heartbeat"]
     assert shown[2].split()[:2] == ["w", "0"]
     assert "steps/s" in shown[2]
@@ -189,9 +189,9 @@ def test_a_job_is_listed_and_removed_when_nobody_works_on_it(coordinator: Coordi
         busy = run("job", "rm", "default", "--coordinator", coordinator.url)
         assert busy.returncode == 1
         assert "job 'default' has 1 workers (w); stop them first, then remove the job" in busy.stderr
-    assert ", nobody works on it" in run("status", "--coordinator", coordinator.url).stdout
+    assert "job default: finished (w finished), generation " in run("status", "--coordinator", coordinator.url).stdout
     listed = run("job", "ls", "--coordinator", coordinator.url).stdout.splitlines()
-    assert listed[1].split() == ["default", "0", "1", "2", "2", "2"]
+    assert listed[1].split() == ["default", "finished", "0", "1", "2", "2", "2"]
     assert run("job", "forget", "default", "2", "--coordinator", coordinator.url).returncode == 0
     assert run("job", "rm", "default", "--coordinator", coordinator.url).stdout.startswith("job default is forgotten")
     assert run("job", "ls", "--coordinator", coordinator.url, "--json").stdout == "[]\n"

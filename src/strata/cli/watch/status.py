@@ -120,18 +120,13 @@ def _print_status(status: pb.Status) -> None:
     if not status.jobs:
         sys.stdout.write("no jobs yet\n")
     for job in status.jobs:
-        sys.stdout.write(f"job {job.job_id}: generation {job.generation}{_describe(job)}\n")
+        reason = f" ({escape(job.reason)})" if job.reason else ""
+        sys.stdout.write(f"job {job.job_id}: {job.state}{reason}, generation {job.generation}\n")
         print_table(
             ("worker", "rank", "state", "step", "epoch", "speed", "reports", "heartbeat"), map(_row, job.workers)
         )
         for line in _lines(job):
             sys.stdout.write(f"{escape(line)}\n")
-
-
-def _describe(job: pb.JobStatus) -> str:
-    if job.workers and not job.present:
-        return ", nobody works on it"
-    return f", waits for {job.waits_for} more workers" if job.waits_for else ""
 
 
 def _lines(job: pb.JobStatus) -> Iterator[str]:

@@ -27,6 +27,7 @@ EVERY_S = 1.0
 LINES = 40
 _STATES = {
     "running": "bold green", "waiting": "bold yellow", "recovering": "bold yellow", "stalled": "bold red",
+    "finished": "bold green", "preempted": "bold yellow", "stopped": "bold",
     "training": "green", "checkpointing": "cyan", "failed": "red", "left": "dim",
 }  # fmt: skip
 

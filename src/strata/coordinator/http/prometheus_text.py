@@ -18,6 +18,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from strata.cluster.commands import WorkerState
+from strata.cluster.lifecycle.job_state import JobState
 from strata.cluster.values import PARTS, snake_case
 from strata.coordinator.http.known import Known
 from strata.coordinator.http.snapshot import JobCopy
@@ -162,9 +163,20 @@ class _Metrics(Collector):
 
     def _jobs(self, jobs: Sequence[JobCopy]) -> Iterator[Metric]:
         summaries = [summarize(self._known, job) for job in jobs]
+        states = GaugeMetricFamily(
+            "strata_job_state", "1 for the state that the job is in, 0 for the others.", labels=["job_id", "state"]
+        )
+        for summary in summaries:
+            for state in JobState:
+                states.add_metric([summary.job_id, state], summary.state is state)
+        yield states
         gauges = (
             ("strata_job_step", "The furthest step of any worker.", "step"),
-            ("strata_job_missing_workers", "Workers that are missing before the job can run.", "waits_for"),
+            (
+                "strata_job_missing_workers",
+                "Workers that are missing before the job can run, also of one that has ended.",
+                "waits_for",
+            ),
             ("strata_job_steps_at_risk", "Steps since the checkpoint that a restart would restore.", "steps_at_risk"),
             ("strata_job_last_step_time_seconds", "When a new step was last heard of, since 1970.", "last_step_s"),
             ("strata_job_step_duration_seconds", "Seconds a step, as rank 0 averages it.", "step_s"),
