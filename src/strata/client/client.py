@@ -9,18 +9,21 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from strata.background import BackgroundLoop
 from strata.checkpoint.commit.protocol import ManifestWriter
 from strata.client.keep_alive import KeepAliveProcess
 from strata.client.membership_loop import MembershipLoop
+from strata.client.worker.goodbye import goodbye_of
 from strata.client.worker.identity import W
 from strata.clock import read_boot_time
 from strata.cluster import commands as c
@@ -42,7 +45,7 @@ KEEP_ALIVE_S = 300.0
 
 
 class Client:
-    """A worker's connection with blocking calls, usable from any thread; leaving the block says goodbye.
+    """A worker's connection with blocking calls, usable from any thread; leaving the block says goodbye and why.
 
     It does not survive a fork: a child that uses it gets an error that says so, and its parent is not disturbed.
     ``keep_alive_s`` is how long the interpreter's lock may be held before the worker counts as hanging. With 0 there is
@@ -253,8 +256,11 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cause, reason = goodbye_of(error)
+        self.close(reason, cause=cause)
 
     async def _begin_part(self, step: int, generation: int) -> int:
         return self._driver.protocol.begin_part(step, generation)
@@ -278,8 +284,12 @@ async def _make(
 
 
 def _close_at_exit(client: weakref.ref[Client]) -> None:
-    if (alive := client()) is not None:
-        alive.close()
+    if (alive := client()) is None:
+        return
+    # Set by the interpreter if an exception ended the script.
+    error: BaseException | None = getattr(sys, "last_value", None)
+    cause, reason = (Cause.LEFT, "exited without close") if error is None else goodbye_of(error)
+    alive.close(reason, cause=cause)
 
 
 def _log_end(running: Future[None]) -> None:

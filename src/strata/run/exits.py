@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
+from strata.client.worker import goodbye
 from strata.cluster.events import Cause
-from strata.errors import Reconfigure
 
 PREEMPTED = 128 + signal.SIGTERM
 """The process was told to end (SIGTERM) before the training was over; start it again to go on."""
@@ -50,15 +50,6 @@ def goodbye_at_exit(stopped: Stopped | None, *, is_finished: bool) -> tuple[Caus
 
 def goodbye_of(error: BaseException | None) -> tuple[Cause, str]:
     """Return what became of a worker, and why, from what ended its block; None if nothing did."""
-    if error is None:
-        return Cause.FINISHED, ""
     if isinstance(error, Stopped):
         return Cause.PREEMPTED, str(error)
-    if isinstance(error, SystemExit) and error.code in (None, 0):
-        return Cause.FINISHED, ""
-    if isinstance(error, KeyboardInterrupt):
-        return Cause.STOPPED, "interrupted"
-    if isinstance(error, Reconfigure):
-        # With recover=False all workers end then, and start again together.
-        return Cause.REGROUPED, error.reason
-    return Cause.CRASHED, " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return goodbye.goodbye_of(error)

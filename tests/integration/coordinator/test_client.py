@@ -113,3 +113,40 @@ def test_a_coordinator_that_was_frozen_for_longer_than_the_lease_fails_nobody(se
             coordinator.wait(3)
         assert service.job().generation == generation
         assert set(service.states().values()) == {"idle"}
+
+
+ENDS = [
+    ("client.close()", None, "finished"),
+    ("raise ValueError('no luck')", None, "failed"),
+    ("sys.stdin.readline()", signal.SIGINT, "stopped"),
+    ("sys.stdin.readline()", signal.SIGKILL, "failed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("last_line", "number", "state", "is_block"),
+    [
+        # Without a block nothing tells an interpreter's own functions with which code it exits.
+        ("sys.exit(143)", None, "preempted", True),
+        *((*each, is_block) for each in ENDS for is_block in (True, False)),
+    ],
+)
+def test_script_that_uses_a_client_says_how_it_ended(
+    service: CoordinatorProcess, last_line: str, number: signal.Signals | None, state: str, is_block: bool
+) -> None:
+    opened = (
+        "with Client(sys.argv[1], sys.argv[2]) as client:" if is_block else "client = Client(*sys.argv[1:])\nif True:"
+    )
+    script = f"""
+import sys
+from strata.client.client import Client
+{opened}
+    client.wait_registered()
+    print("in", flush=True)
+    {last_line}
+"""
+    with service.serving(), worker_process(service.url, "a", script=script) as worker:
+        if number is not None:
+            worker.send_signal(number)
+        worker.wait()
+        wait_until(lambda: service.job().state == state, lambda: f"{state}: {service.job()}")

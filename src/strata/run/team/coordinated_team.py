@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from strata.client.client import Client
 from strata.client.unary import ask
+from strata.client.worker.goodbye import goodbye_of
 from strata.cluster import commands as c
 from strata.cluster.events import Cause
 from strata.cluster.membership import GONE
@@ -87,8 +88,9 @@ class CoordinatedTeam:
         self.client = Client(url, worker_id, job_id=job_id, preferred_rank=rank, **describe_host())
         try:
             self.traces = tracing.of(self._agree_on_seed()) if tracing.is_on else NO_TRACES
-        except BaseException:
-            self.client.close()
+        except BaseException as error:
+            cause, reason = goodbye_of(error)
+            self.client.close(reason, cause=cause)
             raise
 
     @property
