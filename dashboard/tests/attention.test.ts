@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import type { JobState } from "../src/api/types";
 import { findProblems, usualDistance } from "../src/lib/attention";
 import { makeCheckpoint, makeDashboard, makeGoodput, makeJob, makeWorker, NOW_S } from "./fixtures";
 
@@ -12,6 +13,15 @@ describe("what needs attention", () => {
   test("a failed worker is named, with its last heartbeat", () => {
     const failed = makeWorker({ worker_id: "worker-2", state: "FAILED", is_present: false, is_connected: false, last_seen_s: NOW_S - 12 });
     expect(texts({ workers: [makeWorker(), failed] })).toEqual(["worker-2 failed and has not come back; last heartbeat 12 s ago"]);
+  });
+
+  test("a job that failed says why, one that was preempted is a warning, and one that is over needs nothing", () => {
+    const workers = [makeWorker({ state: "FAILED", is_present: false })];
+    const ended = (state: JobState, reason: string) => findProblems(makeDashboard({ workers, job: makeJob({ state, reason }) }), NOW_S).map(({ tone, text }) => [tone, text]);
+    expect(ended("failed", "worker-0 crashed: ValueError")).toEqual([["bad", "Failed: worker-0 crashed: ValueError"]]);
+    expect(ended("preempted", "worker-0 was preempted")).toEqual([["warn", "Preempted: worker-0 was preempted"]]);
+    expect(ended("finished", "worker-0 finished")).toEqual([]);
+    expect(ended("stopped", "worker-0 was stopped: Ctrl-C")).toEqual([]);
   });
 
   test("a thousand failed workers are one line", () => {

@@ -218,8 +218,8 @@ export interface JobMetrics {
   tokens_per_s: number | null;
 }
 
-/** What a job is doing, in one word. */
-export type JobState = "waiting" | "running" | "recovering" | "stalled" | "idle" | "finished";
+/** The one state that a job is in. */
+export type JobState = "waiting" | "recovering" | "running" | "stalled" | "finished" | "preempted" | "stopped" | "failed";
 
 /** One job at a glance. */
 export interface JobSummary {
@@ -244,7 +244,7 @@ export interface JobSummary {
   step: number;
   /** Seconds a step takes, as the workers average it. */
   step_s: number | null;
-  /** Steps done since the last committed checkpoint. */
+  /** Steps done since the checkpoint that a restart would restore. */
   steps_at_risk: number | null;
   steps_per_s: number | null;
   tokens_per_s: number | null;

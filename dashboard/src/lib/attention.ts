@@ -3,7 +3,7 @@ import type { Checkpoint, Dashboard, Worker } from "../api/types";
 import { formatAge, formatCount, formatDuration, formatValue, listNames, plural } from "./format";
 import { median } from "./heat";
 import type { PageName } from "./route";
-import { lookOf, type Tone } from "./states";
+import { hasEnded, lookOf, type Tone } from "./states";
 
 export interface Problem {
   tone: Tone;
@@ -20,7 +20,7 @@ export function findProblems(dash: Dashboard, nowS: number): Problem[] {
   const problems = [
     ...coordinatorProblems(dash),
     ...jobProblems(dash),
-    ...workerProblems(dash.workers, nowS),
+    ...workerProblems(dash, nowS),
     ...barrierProblems(dash, nowS),
     ...checkpointProblems(dash),
     ...stragglerProblems(dash),
@@ -35,13 +35,14 @@ function coordinatorProblems({ coordinator }: Dashboard): Problem[] {
 }
 
 function jobProblems({ job }: Dashboard): Problem[] {
-  if (!job || !["waiting", "stalled", "recovering"].includes(job.state)) return [];
+  if (!job || !["waiting", "stalled", "recovering", "preempted", "failed"].includes(job.state)) return [];
   const fallback = job.waits_for > 0 ? `waits for ${plural(job.waits_for, "worker")}` : "the coordinator gives no reason";
-  return [{ tone: job.state === "stalled" ? "bad" : "warn", text: `${lookOf(job.state).label}: ${job.reason || fallback}`, page: "overview" }];
+  return [{ tone: job.state === "stalled" || job.state === "failed" ? "bad" : "warn", text: `${lookOf(job.state).label}: ${job.reason || fallback}`, page: "overview" }];
 }
 
-function workerProblems(workers: readonly Worker[], nowS: number): Problem[] {
-  const failed = workers.filter((worker) => worker.state.toUpperCase() === "FAILED");
+function workerProblems({ workers, job }: Dashboard, nowS: number): Problem[] {
+  // How a job ended says what its lost workers mean for it.
+  const failed = job !== null && hasEnded(job.state) ? [] : workers.filter((worker) => worker.state.toUpperCase() === "FAILED");
   const stalled = workers.filter((worker) => worker.is_present && worker.stall && !worker.stall.waits_on_others && !worker.stall.paused && worker.stall.stalled_s > worker.stall.limit_s / 2);
   const lost = workers.filter((worker) => worker.is_present && !worker.is_connected);
   const problems: Problem[] = [];

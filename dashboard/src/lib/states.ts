@@ -1,4 +1,5 @@
 // One table for what a state is called, which colour it has, and the shape that says the same without colour.
+import type { JobState } from "../api/types";
 
 export type Tone = "ok" | "busy" | "wait" | "warn" | "bad" | "off";
 
@@ -18,7 +19,9 @@ const LOOKS: Readonly<Record<string, StateLook>> = {
   LEFT: { label: "Left", tone: "off" },
   FINISHED: { label: "Finished", tone: "off" },
   // Jobs.
-  WAITING: { label: "Waiting for workers", tone: "wait" },
+  WAITING: { label: "Waiting", tone: "wait" },
+  PREEMPTED: { label: "Preempted", tone: "warn" },
+  STOPPED: { label: "Stopped", tone: "off" },
   RUNNING: { label: "Running", tone: "ok" },
   STALLED: { label: "Stalled", tone: "bad" },
   // Checkpoints.
@@ -35,6 +38,11 @@ export function lookOf(state: string): StateLook {
   if (known) return known;
   const words = state.toLowerCase().replaceAll("_", " ");
   return { label: words.charAt(0).toUpperCase() + words.slice(1), tone: "off" };
+}
+
+/** Whether a job in this state has no workers, and gets none unless someone starts it again. */
+export function hasEnded(jobState: JobState): boolean {
+  return jobState === "finished" || jobState === "preempted" || jobState === "stopped" || jobState === "failed";
 }
 
 // How urgent a state is, for sorting: what needs a person comes first.
