@@ -547,7 +547,8 @@ class Launcher:
 
     def _go_on_without(self, member: int, ended: Exit, *, of_group: bool) -> None:
         again = "; they start again, because they cannot recover from this" if of_group else ""
-        self._say(f"{ended}; the job goes on with {len(self._workers)} workers here{again}")
+        count = len(self._workers)
+        self._say(f"{ended}; the job goes on with {count} worker{'s' * (count != 1)} here{again}")
         self._gate.leave(member)
         if of_group:
             self._end_round()

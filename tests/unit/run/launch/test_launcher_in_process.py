@@ -199,7 +199,7 @@ async def test_a_worker_that_was_told_to_leave_is_not_missed_where_enough_are_le
     launched.when("box-1 (rank 1) was told to stop (SIGTERM), and left", (tmp_path / "go").touch)
     assert await launched.run() == 0
     (said,) = launched.lines[1:]
-    assert "; the job goes on with 1 workers here; they start again, because they cannot recover from this" in said
+    assert "; the job goes on with 1 worker here; they start again, because they cannot recover from this" in said
 
 
 @pytest.mark.full
@@ -210,7 +210,7 @@ async def test_workers_that_recover_by_themselves_go_on_when_another_one_leaves(
     launched.when("box-1 (rank 1) was told to stop (SIGTERM), and left", (tmp_path / "go").touch)
     assert await launched.run() == 0
     assert sorted(line for line in launched.lines if "starts" in line) == ["[0] 0 starts", "[1] 1 starts"]
-    assert launched.lines[-1].endswith("; the job goes on with 1 workers here")
+    assert any(line.endswith("; the job goes on with 1 worker here") for line in launched.lines)
 
 
 @pytest.mark.full
