@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -53,25 +53,15 @@ class ManualClock:
         self._wall_s += seconds
 
 
-class BootTime(NamedTuple):
-    """A moment on one machine: which of its boots, and how long after it. Nothing sets this clock; it never goes back.
-
-    Moments of different boots have no order.
-    """
-
-    boot: str
-    elapsed_ms: int
-
-
-def read_boot_time(proc: Path = Path("/proc")) -> BootTime | None:
-    """Return this moment on this machine; None where the kernel does not tell, as outside Linux."""
+def read_boot_time(proc: Path = Path("/proc")) -> tuple[str, int] | None:
+    """Return the boot of this machine and the ms since; None where the kernel does not tell, as outside Linux."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip().replace("-", "")
         # Not CLOCK_BOOTTIME: libraries that fake the time of a process fake that, too.
         elapsed_s = float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return None
-    return BootTime(boot, round(elapsed_s * 1_000)) if boot.isalnum() else None
+    return (boot, round(elapsed_s * 1_000)) if boot.isalnum() else None
 
 
 def backoff_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from strata.clock import BootTime
 from strata.cluster.membership import new_incarnation
+from strata.cluster.values import BootTime
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

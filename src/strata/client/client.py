@@ -30,7 +30,7 @@ from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Cause, Effect
 from strata.cluster.membership import name_process, new_incarnation
 from strata.cluster.replies import HeartbeatReply, Registered, Reply
-from strata.cluster.values import CommitRecord, PartReport, RankInfo, Span
+from strata.cluster.values import BootTime, CommitRecord, PartReport, RankInfo, Span
 from strata.errors import ClusterError
 from strata.reported_numbers import ReportedNumbers
 
@@ -64,7 +64,8 @@ class Client:
     ) -> None:
         self._pid = os.getpid()
         self._job_id = job_id
-        incarnation = new_incarnation(read_boot_time(), uuid.uuid4().hex[:12])
+        started = read_boot_time()
+        incarnation = new_incarnation(None if started is None else BootTime(*started), uuid.uuid4().hex[:12])
         self.process = name_process(incarnation)
         """What tells this process apart from others of the same worker id; status has it of each worker."""
         self._worker = c.RegisterWorker(job_id=job_id, worker_id=worker_id, incarnation=incarnation, **registration)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from strata.clock import BootTime
 from strata.cluster.commands import Goodbye, Heartbeat, KeepAlive, RegisterWorker, WorkerCommand, WorkerState
 from strata.cluster.events import Cause
-from strata.cluster.values import Incarnation
+from strata.cluster.values import BootTime, Incarnation
 from strata.errors import (
     DuplicateWorkerError,
     IllegalTransitionError,

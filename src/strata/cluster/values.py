@@ -29,6 +29,16 @@ class Incarnation(NamedTuple):
     incarnation: str
 
 
+class BootTime(NamedTuple):
+    """A moment on one machine: which of its boots, and how long after it. Nothing sets this clock; it never goes back.
+
+    Moments of different boots have no order.
+    """
+
+    boot: str
+    elapsed_ms: int
+
+
 class Meeting(NamedTuple):
     """One use of a barrier: workers that meet twice under one name meet in round 1 and in round 2."""
 

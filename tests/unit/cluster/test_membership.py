@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.clock import BootTime
 from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.commands import WorkerState
 from strata.cluster.events import Cause
 from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks, new_incarnation, split_incarnation, started_at
-from strata.cluster.values import PARTS, Incarnation, WorkerAccount
+from strata.cluster.values import PARTS, BootTime, Incarnation, WorkerAccount
 from strata.errors import (
     DuplicateWorkerError,
     IllegalTransitionError,
