@@ -10,6 +10,7 @@ from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.cluster import MAX_PAUSE_S
 from strata.cluster.commits import CommitProgress
+from strata.cluster.lifecycle.job_state import JobState
 from strata.cluster.replies import HeartbeatReply, KeyValue, Registered, RestorePoint
 from strata.cluster.values import Meeting
 from strata.errors import StrataError
@@ -198,6 +199,9 @@ class Invariants(DataChecks):
         ranks = [member.rank for member in membership.present()]
         if ranks != list(range(len(ranks))):
             raise ViolationError(f"the ranks are {ranks}")
+        verdict = self._job().judge()
+        if verdict.state.is_ended if ranks else verdict.state in (JobState.RUNNING, JobState.RECOVERING):
+            raise ViolationError(f"the job is {verdict.state}, and has {len(ranks)} workers")
 
     def refuses_writes(self, lasts_s: float) -> None:
         """The journal refuses for a while: who is dead cannot be failed until it takes writes again."""

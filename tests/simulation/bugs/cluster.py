@@ -44,6 +44,11 @@ def keep_the_generation_when_a_worker_fails(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
+def call_a_job_ended_that_has_workers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Job, "judge", lambda self: self.ending.verdict)
+
+
+@bug
 def give_two_workers_one_rank(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "deal_ranks", lambda wishes: dict.fromkeys(wishes, 0))
 
