@@ -88,7 +88,7 @@ class Dataset:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
+        """The epoch that the next batch is of: after the last batch of one it is the next, as in a state."""
         return self._loader.epoch
 
     def __iter__(self) -> Iterator[Batch]:

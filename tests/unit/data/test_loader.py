@@ -355,8 +355,8 @@ def test_a_state_taken_while_ranks_are_in_different_epochs_is_whole() -> None:
     early = []
     while ranks[0].epoch == 0:
         early.append(ids([next(ahead)]))
-    first = [number for batch in early[:-1] for number in batch]
-    second = early[-1]
+    first = [number for batch in early for number in batch]
+    second = ids([next(ahead)])
     first += take(ranks[1], 3) + take(ranks[2], 1)
     merged = merge_states([rank.state_dict() for rank in ranks])
     assert merged["epoch"] == 0

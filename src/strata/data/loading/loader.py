@@ -83,11 +83,24 @@ class Loader:
             self._workers = TransformPool(work, threads=options.threads, processes=options.processes)
         self._prefetch: Prefetch | None = None
         self._iteration = 0
+        # Of the epoch that is being read ahead.
+        self._delivered_rows = 0
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._position.epoch
+        """The epoch that the next batch is of: after the last batch of one it is the next, as in a state."""
+        if not self._position.follows_dealer:
+            return self._position.next_epoch
+        return self._position.epoch + self._has_finished_dealt()
+
+    def _has_finished_dealt(self) -> bool:
+        """Whether all that was dealt of the epoch was delivered, and the dealer has said that there is no more."""
+        prefetch = self._prefetch
+        if prefetch is None or prefetch.epoch != self._position.epoch or not self._delivered_rows:
+            return False
+        dealt_rows = prefetch.count_dealt()
+        least = self._options.batch_size if self._options.drop_last else 1
+        return dealt_rows is not None and dealt_rows - self._delivered_rows < least
 
     def __iter__(self) -> Iterator[Batch]:
         self._abandon()
@@ -140,6 +153,7 @@ class Loader:
             empty_epochs += 1
             for work, arrays in self._epoch_batches(epoch):
                 self._position.record(epoch, work)
+                self._delivered_rows += sum(stop - start for _, start, stop in work)
                 if arrays is not None:
                     empty_epochs = 0
                     yield convert(dict(arrays), self._options.to)
@@ -162,7 +176,7 @@ class Loader:
         prefetch = Prefetch(
             self._dealer, self._source, epoch, threads=options.threads, limit_bytes=options.prefetch_bytes
         )
-        self._prefetch = prefetch
+        self._prefetch, self._delivered_rows = prefetch, 0
         try:
             batches = cut_batches(
                 iter(prefetch),

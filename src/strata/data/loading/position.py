@@ -71,8 +71,20 @@ class Position:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
+        """The epoch whose work is under way; after its last batch, until one more is asked for, it is still that."""
         return self._epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next batch is of, as a state says it."""
+        if self.follows_dealer:
+            return self._epoch
+        return self._epoch + self._has_finished(self.cursor(self._epoch))
+
+    @property
+    def follows_dealer(self) -> bool:
+        """Whether only the dealer knows what this loader has left of an epoch."""
+        return self._reported and not self._layout.is_global
 
     @property
     def turn(self) -> int:
@@ -97,8 +109,7 @@ class Position:
         A loop that knows its length takes the last batch and never asks for one more. So an epoch of which nothing is
         left is over, whether its end was asked for or not.
         """
-        current = self.cursor(self._epoch)
-        if not self._reported and current != self.origin(self._epoch) and self._is_over(current):
+        if not self._reported and self._has_finished(self.cursor(self._epoch)):
             self.end(self._epoch)
         self._turn = 0
 
@@ -158,7 +169,7 @@ class Position:
         """
         epoch, current = self._epoch, self.cursor(self._epoch)
         is_over = self._is_over(current)
-        if self._parts == 1 and is_over:
+        if self._parts == 1 and is_over and current != self._new_cursor(epoch):
             epoch, current = epoch + 1, self._cursors.get(epoch + 1) or self._new_cursor(epoch + 1)
         others = sorted(each for each in self._cursors if each > epoch - self._kept_epochs - 1 and each != epoch)
         state = {"version": _VERSION, "dataset": dict(self._fingerprint), **current.to_json()}
@@ -195,7 +206,7 @@ class Position:
                 raise PositionMismatchError({"order": kinds[1]}, {"order": kinds[0]})
             cursor.remaining(self._layout.order(epoch=cursor.epoch))
         origins = {each.epoch: each for each in map(cursor_from_json, parts["origins"])} if parts else cursors
-        if not parts and self._nothing_left(cursors[epoch]):
+        if not parts and cursors[epoch] != self._new_cursor(epoch) and self._nothing_left(cursors[epoch]):
             epoch += 1
         self._epoch = epoch
         self._turn = parts["turn"] if parts else 0
@@ -222,6 +233,10 @@ class Position:
 
     def _new_cursor(self, epoch: int) -> Cursor:
         return GlobalCursor(epoch) if self._layout.is_global else StickyCursor(epoch)
+
+    def _has_finished(self, cursor: Cursor) -> bool:
+        """Whether this loader has delivered its last batch of the cursor's epoch; not where it had none."""
+        return cursor != self.origin(cursor.epoch) and self._is_over(cursor)
 
     def _is_over(self, cursor: Cursor) -> bool:
         """Whether this loader has no batch left of the cursor's epoch."""

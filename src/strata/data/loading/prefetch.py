@@ -24,7 +24,7 @@ class Prefetch:
 
     def __init__(self, dealer: Dealer, source: PageSource, epoch: int, *, threads: int, limit_bytes: int) -> None:
         self._source = source
-        self._epoch = epoch
+        self.epoch = epoch
         self._threads = threads
         self._limit_bytes = limit_bytes
         self._readers = Threads(threads, name="strata-read")
@@ -35,6 +35,15 @@ class Prefetch:
         self._planned: Iterator[Spans] = iter(())
         self._pending: deque[tuple[Spans, int, Future[Page]]] = deque()
         self._row_bytes = 0.0
+        self._dealt_rows = 0
+
+    def count_dealt(self) -> int | None:
+        """Return how many rows were dealt, once the dealer has said that there are no more; never waits for it."""
+        chunk = self._next_chunk
+        if chunk is None:
+            return self._dealt_rows
+        is_answered = chunk.done() and not chunk.cancelled() and chunk.exception() is None
+        return self._dealt_rows if is_answered and chunk.result() is None else None
 
     def __iter__(self) -> Iterator[tuple[Spans, Page]]:
         try:
@@ -63,13 +72,14 @@ class Prefetch:
             spans = next(self._planned, None)
             if spans is not None:
                 num_rows = int((spans[:, 2] - spans[:, 1]).sum())
-                self._pending.append((spans, num_rows, self._readers.submit(self._source.read, self._epoch, spans)))
+                self._pending.append((spans, num_rows, self._readers.submit(self._source.read, self.epoch, spans)))
                 continue
             # Wait for the dealer only when there is nothing else to do.
             if self._next_chunk is None or (self._pending and not self._next_chunk.done()):
                 return
             chunk = self._next_chunk.result()
             self._next_chunk = None if chunk is None else self._ask()
+            self._dealt_rows += 0 if chunk is None else int((chunk[:, 2] - chunk[:, 1]).sum())
             self._planned = iter(()) if chunk is None else self._source.plan(chunk)
 
     def _ask(self) -> Future[Spans | None]:

@@ -91,8 +91,11 @@ class AssembledDataset:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._dataset.epoch if self._epoch is None else self._epoch
+        """The epoch that the next batch is of: after the last batch of one it is the next, as in a state.
+
+        An iteration through several epochs packs them as one stream; there it is the epoch of the next document.
+        """
+        return self._dataset.epoch if self._epoch is None or self._has_finished() else self._epoch
 
     @property
     def is_shared(self) -> bool:
@@ -128,9 +131,7 @@ class AssembledDataset:
         if self._ready and not self._drop_last:
             last, self._ready = self._ready, []
             yield self._make(last)
-        self._ready, self._epoch = [], None
-        if self._drop_last:
-            self._assembler.restore([])
+        self._clear()
 
     def state_dict(self) -> State:
         """Return exactly what was delivered, as values that JSON can hold."""
@@ -221,6 +222,8 @@ class AssembledDataset:
     def _document_batches(self) -> Iterator[Batch]:
         """Return what is left of the documents of an iteration that was begun, or those of a new one."""
         epochs = self._dataset.plan.options.epochs
+        if self._epoch is not None and epochs == 1 and self._has_finished():
+            self._clear()
         if self._epoch is None:
             batches = iter(self._dataset)
             self._epoch = self._dataset.epoch
@@ -229,6 +232,18 @@ class AssembledDataset:
             return iter(self._dataset)
         # It ends where it would have ended: the dataset by itself would go through as many epochs again.
         return iter(()) if epochs == 1 else self._dataset.resume(until_epoch=self._epoch + epochs)
+
+    def _has_finished(self) -> bool:
+        """Whether the iteration under way has no batch left of what was read, and the dataset is past its epoch."""
+        if self._dataset.plan.options.epochs != 1:
+            return True
+        has_rest = bool(self._ready or any(self._assembler.carry())) and not self._drop_last
+        return self._dataset.epoch != self._epoch and len(self._ready) < self._groups and not has_rest
+
+    def _clear(self) -> None:
+        self._ready, self._epoch = [], None
+        if self._drop_last:
+            self._assembler.restore([])
 
     def _deliver(self) -> Iterator[Batch]:
         while len(self._ready) >= self._groups:

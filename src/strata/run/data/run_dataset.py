@@ -83,6 +83,8 @@ class RunDataset:
         # failed cannot go on before the next.
         self._pass: Iterator[Batch] | None = None
         self._failure: Exception | None = None
+        # Of which the worker has only batches left that are empty for it.
+        self._ending_epoch: int | None = None
         self.passed = 0
         """How many batches were passed over since the last step."""
 
@@ -133,8 +135,8 @@ class RunDataset:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._source.epoch
+        """The epoch that the next batch is of: after the last batch of one it is the next."""
+        return self._source.epoch if self._ending_epoch is None else self._ending_epoch
 
     @property
     def num_rows(self) -> int:
@@ -237,6 +239,7 @@ class RunDataset:
 
     def _all_batches(self) -> Iterator[Batch]:
         shape: Batch | None = None
+        epoch = self._source.epoch
         try:
             for batch in self._source:
                 # A transform may give a single value for a whole batch.
@@ -247,7 +250,9 @@ class RunDataset:
         except Exception as error:
             self._failure = None if self._team.client is None else error
             raise
-        for _ in range(getattr(self._dealer, "empty_batches", 0)):
+        empty_batches = getattr(self._dealer, "empty_batches", 0)
+        for left in range(empty_batches - 1, -1, -1):
+            self._ending_epoch = epoch if left else None
             yield dict(shape or self._dataset.rows.read(0, 1, self._dataset.names).slice(0, 0).to_numpy())
 
     def enter(self, rank_info: RankInfo, *, epoch: int) -> None:
@@ -273,13 +278,13 @@ class RunDataset:
     def restore(self, rank_info: RankInfo, restored: Restored) -> None:
         """Go to where a checkpoint was taken; from there on, pass over what rewinds of the job skip."""
         cursors = restored.cursors
-        self._pass = self._failure = None
+        self._pass = self._failure = self._ending_epoch = None
         self._skips, self._number = find_skips(restored.rewinds, self.name), 0
         self._step, self.passed = restored.step, 0
         if self._skips:
             self._number = self._count_batches(restored)
         if self._team.client is not None:
-            self.enter(rank_info, epoch=find_epoch(cursors.get(LEDGER, []), self._params))
+            self.enter(rank_info, epoch=self._find_epoch(cursors.get(LEDGER, [])))
             if self._assembled is not None:
                 carried = [cursors[key] for key in _list_carries(self.name, cursors)]
                 self._assembled.restore_carry(carried, rank=rank_info.rank, world_size=rank_info.world_size)
@@ -287,6 +292,10 @@ class RunDataset:
             self._source.load_state_dict(cursors[self.name])
         else:
             self._source.set_epoch(0)
+
+    def _find_epoch(self, cursors: list[dict[str, Any]]) -> int:
+        drops = self._params.is_global and self._dataset.plan.options.drop_last
+        return find_epoch(cursors, self._params, least=self._dataset.plan.global_batch_size if drops else 1)
 
     def _count_batches(self, restored: Restored) -> int:
         count = self._numbers.count(restored.cursors, self.name) if self._has_numbers else None
@@ -370,14 +379,17 @@ def _list_carries(name: str, cursors: Mapping[str, Any]) -> list[str]:
     return sorted(own, key=lambda key: int(key.rpartition(_CARRY)[2]))
 
 
-def find_epoch(cursors: list[dict[str, Any]], params: DatasetParams) -> int:
-    """Return the epoch that a job goes on with: the first that is begun and not over, or the one after all that are."""
+def find_epoch(cursors: list[dict[str, Any]], params: DatasetParams, *, least: int = 1) -> int:
+    """Return the epoch that a job goes on with: the first that is begun and not over, or the one after all that are.
+
+    An epoch is over when fewer samples than ``least`` are left of it.
+    """
     found = [
         cursor_from_json({key: value for key, value in row.items() if key != "dataset"})
         for row in cursors
         if row["dataset"]["dataset_id"] == params.dataset_id
     ]
-    left = [cursor.epoch for cursor in found if cursor.consumed.count < params.total_samples]
+    left = [cursor.epoch for cursor in found if params.total_samples - cursor.consumed.count >= least]
     return min(left) if left else max((cursor.epoch + 1 for cursor in found), default=0)
 
 

@@ -24,5 +24,10 @@ def test_it_goes_on_in_the_epoch_that_is_not_over() -> None:
     assert find_epoch([row(1, 64), row(2, 10)], PARAMS) == 1
 
 
+def test_an_epoch_of_which_only_dropped_samples_are_left_is_over() -> None:
+    assert find_epoch([row(0, 96)], PARAMS, least=8) == 1
+    assert find_epoch([row(0, 92)], PARAMS, least=8) == 0
+
+
 def test_after_an_epoch_that_is_over_comes_the_next() -> None:
     assert find_epoch([row(0, 100), row(1, 100)], PARAMS) == 2
