@@ -47,6 +47,7 @@ from strata.errors import (
     ForeignCheckpointError,
     ForeignFormatError,
     GenerationChangedError,
+    GroupRestart,
     IllegalTransitionError,
     IncompleteCheckpointError,
     InvalidIdError,
@@ -149,6 +150,7 @@ REJOIN = {
     OutOfOrderError,
     RestoreTooLateError,
     Reconfigure,
+    GroupRestart,
 }
 STOP = {
     CommitRefusedError,
@@ -278,6 +280,7 @@ SAMPLES = [
     DatasetChangedError("imagenet", url="s3://b/d"),
     DatasetOptionsError("d", "drop_last", job_id="j", worker_id="b", given=True, first="a", registered=False),
     Reconfigure(7, "w1 failed: lease ended"),
+    GroupRestart(7, "w1 failed: lease ended"),
     AccessDeniedError("ci", "use job 'llm'"),
     UnknownTenantError("vision"),
     TenantExistsError("vision"),
@@ -346,7 +349,9 @@ def test_an_error_survives_a_process_boundary_with_message_and_fields(error: Str
 
 
 def test_every_error_has_a_sample_here() -> None:
-    assert {type(sample) for sample in SAMPLES} == {kind for kind in kinds() if not kind.__subclasses__()}
+    # Reconfigure is raised itself, and has a subclass.
+    raised = {kind for kind in kinds() if not kind.__subclasses__()} | {Reconfigure}
+    assert {type(sample) for sample in SAMPLES} == raised
 
 
 def test_the_tree_that_is_drawn_is_the_tree_that_is() -> None:

@@ -59,6 +59,7 @@
     │   ├── DatasetChangedError
     │   ├── DatasetOptionsError
     │   ├── Reconfigure
+    │   │   └── GroupRestart (and SystemExit)
     │   └── AccessError
     │       ├── AccessDeniedError
     │       ├── UnknownTenantError (and LookupError)
@@ -204,6 +205,7 @@ from strata.errors.membership import (
 from strata.errors.run import (
     DatasetChangedError,
     DatasetOptionsError,
+    GroupRestart,
     Reconfigure,
     WorldSizeError,
 )
@@ -279,6 +281,7 @@ __all__ = [
     "ForeignCheckpointError",
     "ForeignFormatError",
     "GenerationChangedError",
+    "GroupRestart",
     "IllegalTransitionError",
     "IncompleteCheckpointError",
     "InvalidIdError",

@@ -89,3 +89,21 @@ class Reconfigure(ClusterError):  # noqa: N818 - it is news, and no failure
             f"generation {self.generation} is over: {self.reason or 'the membership changed'}; call run.restore(state) "
             "and continue, or use the loop of run.steps(state), which does both"
         )
+
+
+@with_fields
+class GroupRestart(Reconfigure, SystemExit):
+    """The membership changed in a loop with ``recover=False``: the process ends, and all workers start again.
+
+    As a SystemExit it ends the process with code 86 and without a traceback, if the script does not catch it.
+    """
+
+    code = 86
+
+    def message(self) -> str:
+        """Return which generation is over, and what happens next."""
+        return (
+            f"generation {self.generation} is over: {self.reason or 'the membership changed'}; this process ends as "
+            f"intended (recover=False, exit code {self.code}), and its launcher starts all workers again from the last "
+            "checkpoint"
+        )

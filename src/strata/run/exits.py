@@ -7,11 +7,16 @@ import sys
 
 from strata.client.worker import goodbye
 from strata.cluster.events import Cause
+from strata.errors import GroupRestart
 
 PREEMPTED = 128 + signal.SIGTERM
 """The process was told to end (SIGTERM) before the training was over; start it again to go on."""
 HUNG = 87
 """The watchdog ended the process, because it made no progress while others waited for it."""
+
+
+REGROUPED = GroupRestart.code
+"""The membership changed in a script with ``recover=False``: the process ended so that all workers start again."""
 
 
 class Stopped(SystemExit):
@@ -37,7 +42,7 @@ class Stopped(SystemExit):
         return f"stopped by SIGTERM after step {self.step}, {saved}"
 
 
-def goodbye_at_exit(stopped: Stopped | None, *, is_finished: bool) -> tuple[Cause, str]:
+def goodbye_at_exit(stopped: Stopped | GroupRestart | None, *, is_finished: bool) -> tuple[Cause, str]:
     """Return the same for a script that ended without closing its run, as far as the interpreter knows.
 
     ``is_finished`` says that its loop over the steps came to the end.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from strata import Stopped
 from strata.cluster.events import Cause
-from strata.errors import Reconfigure
-from strata.run.exits import goodbye_at_exit, goodbye_of
+from strata.errors import GroupRestart, Reconfigure
+from strata.run.exits import REGROUPED, goodbye_at_exit, goodbye_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,7 @@ from strata.run.exits import goodbye_at_exit, goodbye_of
         (SystemExit("no data"), Cause.CRASHED, "SystemExit: no data"),
         (SystemExit(3), Cause.CRASHED, "SystemExit: 3"),
         (Reconfigure(4, "worker-1 crashed: ValueError"), Cause.REGROUPED, "worker-1 crashed: ValueError"),
+        (GroupRestart(4, "worker-1 crashed: ValueError"), Cause.REGROUPED, "worker-1 crashed: ValueError"),
         (RuntimeError("no\n luck"), Cause.CRASHED, "RuntimeError: no luck"),
     ],
 )
@@ -59,3 +63,9 @@ def test_a_crash_and_a_hang_count_as_failures_for_the_cadence_and_a_preemption_d
     cause: Cause, is_failure: bool
 ) -> None:
     assert cause.is_failure == is_failure
+
+
+def test_a_process_that_ends_because_its_group_starts_again_has_a_code_of_its_own_and_no_traceback() -> None:
+    script = "from strata.errors import GroupRestart; raise GroupRestart(3, 'w1 failed: lease ended')"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (REGROUPED, "", "")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.run.exits import REGROUPED
 from strata.run.launch.restart_policy import (
     Decision,
     Exit,
@@ -37,6 +38,12 @@ def test_who_ended_well_and_is_needed_again_is_started_as_often_as_one_that_fail
     decisions = [restarts.decide(ended(0), running=1, now_s=0.0, chance=1.0, is_needed=True) for _ in range(3)]
     assert [type(decision) for decision in decisions] == [Restart, Restart, GiveUp]
     assert restarts.first_cause == ended(0)
+
+
+def test_a_worker_that_leaves_because_its_group_starts_again_is_said_to_have_done_as_intended() -> None:
+    assert str(ended(REGROUPED)) == (
+        "w0 (rank 0) left as intended (recover=False), because the membership changed, after 1.0 s"
+    )
 
 
 def test_after_the_last_restart_the_job_gives_up() -> None:

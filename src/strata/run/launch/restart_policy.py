@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from strata.clock import backoff_s
-from strata.run.exits import HUNG, PREEMPTED
+from strata.run.exits import HUNG, PREEMPTED, REGROUPED
 from strata.run.launch.crash import Crash
 
 # With this code programs say by convention that they do not understand their arguments: argparse and click do.
@@ -51,6 +51,8 @@ class Exit:
     def _how(self) -> str:
         if self.code == PREEMPTED:
             return "was told to stop (SIGTERM), and left"
+        if self.code == REGROUPED:
+            return "left as intended (recover=False), because the membership changed,"
         if self.code == HUNG:
             return "hung, and was ended by its watchdog"
         if self.code >= 0:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from strata.errors import CheckpointError, Reconfigure
+from strata.errors import CheckpointError, GroupRestart, Reconfigure
 from strata.run.exits import Stopped
 from strata.run.team.protocol import MEET_TIMEOUT_S
 
@@ -43,6 +43,8 @@ class Ending:
         """What ended the loop, also where the script has caught it."""
         self.is_finished = False
         """Whether all steps of the last loop are done."""
+        self.group_restart: GroupRestart | None = None
+        """The change of the membership that ended a loop with ``recover=False``."""
         self._is_over = False
         self._generation: int | None = None
         self._handed_out: Step | None = None
@@ -124,6 +126,12 @@ class Ending:
         schedule = self._schedule
         schedule.is_out = True
         return dataset.is_even or schedule.is_over or self._run.world_size == 1 or not schedule.meets
+
+    def leave_group(self, change: Reconfigure) -> GroupRestart:
+        """Return what ends a loop that cannot change its membership, and log it: the process ends with it."""
+        self.group_restart = GroupRestart(change.generation, change.reason)
+        log.warning("%s", self.group_restart)
+        return self.group_restart
 
     def stop(self) -> NoReturn:
         """Wait until the last step is committed, if all workers saved it, and raise Stopped."""

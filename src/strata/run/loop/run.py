@@ -316,11 +316,15 @@ class Run:
 
     def is_current(self) -> bool:
         """Whether the membership is still the one that this worker trains in."""
+        return self.find_change() is None
+
+    def find_change(self) -> Reconfigure | None:
+        """Return how the membership that this worker trains in ended; None if it has not."""
         try:
             self._team.check(self._rank_info)
-        except Reconfigure:
-            return False
-        return True
+        except Reconfigure as change:
+            return change
+        return None
 
     def close(self, *, timeout_s: float = MEET_TIMEOUT_S, reason: str = "", cause: Cause = Cause.FINISHED) -> None:
         """Say what was seen last, wait for pending saves, and leave the job; its events show cause and reason."""
@@ -365,7 +369,8 @@ class Run:
 
     def _close_at_exit(self) -> None:
         """The script ended without closing its run: say why, as far as that is known."""
-        cause, reason = goodbye_at_exit(self._ending.stopped, is_finished=self._ending.is_finished)
+        ended_by = self._ending.stopped or self._ending.group_restart
+        cause, reason = goodbye_at_exit(ended_by, is_finished=self._ending.is_finished)
         self.close(timeout_s=ABANDON_S, reason=reason, cause=cause)
 
     def __repr__(self) -> str:

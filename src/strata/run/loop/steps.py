@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsFloat
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How long the news that a peer is gone may take: the coordinator's grace for a closed connection, and some more.
+PEER_S = 5.0
+PEER_POLL_S = 0.05
+# What torch raises when the connection to another rank breaks. gloo has no class for it.
+_OF_A_PEER = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+_PEER_MESSAGE = re.compile(r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out")
+
 
 class Step:
     """One step of training. As a context manager it ends early, without an error, when the membership changes.
@@ -40,8 +48,10 @@ class Step:
         batch: Batch | None,
         data_wait_s: float,
         numbers: ReportedNumbers,
+        find_change: Callable[[BaseException], Reconfigure | None],
     ) -> None:
         self._run = run
+        self._find_change = find_change
         self._dataset = dataset
         self._numbers = numbers
         self.number = run.next_step
@@ -75,8 +85,9 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, Reconfigure):
-            self.interruption = error
+        change = error if error is None or isinstance(error, Reconfigure) else self._find_change(error)
+        if change is not None:
+            self.interruption = change
             return True
         self.failure = error
         return False
@@ -128,7 +139,7 @@ class Loop:
                 if self._ending.is_told_to_stop():
                     self._ending.stop()
                 if not self._recover:
-                    raise
+                    raise self._ending.leave_group(self._explain(error)) from error
                 log.info("%s", error)
                 follows = False
                 continue
@@ -152,7 +163,15 @@ class Loop:
             data_wait_s = time.monotonic() - began_s
             if batch is None and dataset is not None and self._ending.is_over_without_data(dataset):
                 break
-            step = Step(run, dataset, epoch=epoch, batch=batch, data_wait_s=data_wait_s, numbers=self._numbers)
+            step = Step(
+                run,
+                dataset,
+                epoch=epoch,
+                batch=batch,
+                data_wait_s=data_wait_s,
+                numbers=self._numbers,
+                find_change=self._find_change,
+            )
             yield from self._ending.hand_out(step)
             if step.interruption is not None:
                 raise step.interruption
@@ -161,6 +180,25 @@ class Loop:
                 run.save(self._state)
             if run.should_stop():
                 self._ending.stop()
+
+    def _find_change(self, error: BaseException) -> Reconfigure | None:
+        """Return the change of the membership that made a collective call fail in a step; None if it was not that.
+
+        The connection to a peer breaks before the coordinator knows that the peer is gone.
+        """
+        return None if self._recover or not is_of_a_peer(error) else self._await_change()
+
+    def _explain(self, change: Reconfigure) -> Reconfigure:
+        """Return a change with its reason, which may come after the error that only told of the change."""
+        if change.reason != str(change.__cause__):
+            return change
+        return self._await_change() or Reconfigure(change.generation, "")
+
+    def _await_change(self) -> Reconfigure | None:
+        deadline_s = time.monotonic() + PEER_S
+        while (change := self._run.find_change()) is None and time.monotonic() < deadline_s:
+            time.sleep(PEER_POLL_S)
+        return change
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
         """Yield batches with their epochs, and then None without end."""
@@ -171,3 +209,10 @@ class Loop:
                 yield epoch, batch
         while True:
             yield (0 if dataset is None else min(dataset.epoch, self._epochs - 1)), None
+
+
+def is_of_a_peer(error: BaseException) -> bool:
+    """Whether an error of a collective call may only say that another rank is gone."""
+    if type(error).__name__ in _OF_A_PEER:
+        return True
+    return isinstance(error, RuntimeError) and _PEER_MESSAGE.search(str(error)) is not None
