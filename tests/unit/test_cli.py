@@ -79,6 +79,18 @@ def test_python_dash_m_is_the_same_command() -> None:
     [
         (["nope"], "strata: error: No such command 'nope'. Try 'strata --help'.\n"),
         (["version", "--nope"], "strata: error: No such option: --nope. Try 'strata --help'.\n"),
+        (
+            ["run", "--standalone", "--nprocs", "2", "true"],
+            "strata: error: No such option: --nprocs; did you mean --nproc? Try 'strata --help'.\n",
+        ),
+        (
+            ["run", "--nproc_per_node=2", "train.py", "--max_restarts", "3"],
+            "strata: error: No such option: --nproc_per_node; did you mean --nproc? Try 'strata --help'.\n",
+        ),
+        (
+            ["run", "--rdzv-backend", "c10d", "true"],
+            "strata: error: No such option: --rdzv-backend. Try 'strata --help'.\n",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:

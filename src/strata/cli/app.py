@@ -83,12 +83,21 @@ def main(arguments: list[str] | None = None) -> None:
         code = app(arguments, prog_name="strata", standalone_mode=False)
     except typer.TyperException as error:
         # Called without a command, it has printed the help already and the message is empty.
-        if message := error.format_message().rstrip("."):
-            _print_error(f"{message}. Try 'strata --help'.")
+        if message := _describe(error):
+            _print_error(f"{message} Try 'strata --help'.")
         sys.exit(error.exit_code)
     except typer.Abort:
         sys.exit(1)
     sys.exit(code or 0)
+
+
+def _describe(error: typer.TyperException) -> str:
+    """Return what is wrong with the arguments, as a sentence; empty if the help has been printed instead."""
+    closest = getattr(error, "possibilities", None)
+    if closest:
+        return f"{error.message}; did you mean {closest[0]}?"
+    message = error.format_message().rstrip(".")
+    return message and f"{message}."
 
 
 def _show_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -15,7 +15,7 @@ from strata import ids
 from strata.config import Settings, load_settings, source_of
 
 # What follows the script belongs to it, options included.
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False}
 
 
 def run_job(

@@ -205,3 +205,18 @@ async def test_a_run_that_gave_up_does_not_spoil_the_next(url: str, tmp_path: Pa
         launched = machines(url, tmp_path, f"exit {expected}", restarts=RestartPolicy(max_restarts=0))
         assert await ends(*launched) == [expected] * 2
         assert places(*launched).keys() == {"0"}
+
+
+async def test_the_machines_that_are_waited_for_are_named_also_when_none_is_there_yet(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "TOLD_AT_S", (0.0,))
+    monkeypatch.setattr(launcher_module, "TELL_AGAIN_S", 0.05)
+    last = Machine(url, tmp_path, 2, "exit 0", nnodes=3)
+    await last.wait_for("waiting for the launchers of 2 of 3 machines (node ranks 0, 1)")
+    first = Machine(url, tmp_path, 0, "exit 0", nnodes=3)
+    await last.wait_for("waiting for the launchers of 1 of 3 machines (node rank 1)")
+    second = Machine(url, tmp_path, 1, "exit 0", nnodes=3)
+    assert await ends(first, second, last) == [0, 0, 0]
+    for machine in (first, second, last):
+        assert not [line for line in machine.said("waiting for") if " 0 of 3" in line or "ranks )" in line]
