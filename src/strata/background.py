@@ -31,12 +31,14 @@ THREADS = 16
 class BackgroundLoop:
     """An event loop in a daemon thread, started with the first work. It does not survive a fork, and says so.
 
-    ``owner`` is what the error tells to make anew, such as "a Client".
+    ``owner`` is what the error tells to make anew, such as "a Client". ``make_closed_error`` makes the error of all
+    work that closing ends, or that comes after it.
     """
 
-    def __init__(self, name: str, *, owner: str) -> None:
+    def __init__(self, name: str, *, owner: str, make_closed_error: Callable[[], Exception] | None = None) -> None:
         self._name = name
         self._owner = owner
+        self._make_closed_error = make_closed_error or self._describe_closed
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -45,18 +47,22 @@ class BackgroundLoop:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine there; the future belongs to whoever asked."""
-        try:
-            return asyncio.run_coroutine_threadsafe(work, self._started())
-        except RuntimeError:
-            work.close()
-            raise
+        with self._lock:
+            try:
+                loop = self._started()
+            except BaseException:
+                work.close()
+                raise
+            # Before anyone else can stop the loop: what is submitted begins, and so its future ends.
+            return asyncio.run_coroutine_threadsafe(self._run_until_closed(work), loop)
 
     def call_soon(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call something there; nothing waits for it."""
-        self._started().call_soon_threadsafe(callback, *arguments)
+        with self._lock:
+            self._started().call_soon_threadsafe(callback, *arguments)
 
     def close(self) -> None:
-        """Stop the loop for good; work that is still under way is cancelled."""
+        """Stop the loop for good; work that is still under way is cancelled, and fails with the error for that."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
@@ -73,19 +79,32 @@ class BackgroundLoop:
         if loop is not None and self._pid == os.getpid():
             loop.call_soon_threadsafe(loop.stop)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._pid != os.getpid():
-                raise RuntimeError(f"{self._owner} does not survive a fork; make one in the new process")
+    async def _run_until_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        # Whoever asked may have gone away, and asyncio would print an error that nobody asks for.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        try:
+            return await work
+        except asyncio.CancelledError:
             if self._closed:
-                raise RuntimeError(f"{self._owner} that was closed does nothing more; make a new one")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run, args=(self._loop, self._name), name=self._name, daemon=True
-                )
-                self._thread.start()
-            return self._loop
+                raise self._make_closed_error() from None
+            raise
+
+    def _describe_closed(self) -> Exception:
+        return RuntimeError(f"{self._owner} that was closed does nothing more; make a new one")
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, which nobody can stop while the lock is held."""
+        if self._pid != os.getpid():
+            raise RuntimeError(f"{self._owner} does not survive a fork; make one in the new process")
+        if self._closed:
+            raise self._make_closed_error()
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(self._loop, self._name), name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop
 
 
 def _run(loop: asyncio.AbstractEventLoop, name: str) -> None:
@@ -95,6 +114,8 @@ def _run(loop: asyncio.AbstractEventLoop, name: str) -> None:
     loop.set_default_executor(executor)
     try:
         loop.run_forever()
+        # One turn in which what was submitted last begins: a task that never ran could not say why it ended.
+        loop.run_until_complete(asyncio.sleep(0))
         pending = asyncio.all_tasks(loop)
         cancel_each(pending)
         loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))

@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 import weakref
-from concurrent.futures import CancelledError
 
 import pytest
 
@@ -34,11 +33,47 @@ def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
     loop = BackgroundLoop("strata-test", owner="a Test")
     waiting = loop.submit(asyncio.sleep(600))
     loop.close()
-    with pytest.raises(CancelledError):
+    with pytest.raises(RuntimeError, match="a Test that was closed does nothing more"):
         waiting.result(stretch(10))
     with pytest.raises(RuntimeError, match="a Test that was closed does nothing more"):
         loop.submit(name_of_thread())
     loop.close()
+
+
+class EndedError(Exception):
+    """What a test's loop says of work that its end has ended."""
+
+
+def test_work_that_closing_ends_fails_with_the_error_of_the_owner() -> None:
+    loop = BackgroundLoop("strata-test", owner="a Test", make_closed_error=EndedError)
+    begun = loop.submit(asyncio.sleep(600))
+    cancelled = loop.submit(asyncio.sleep(600))
+    cancelled.cancel()
+    last = loop.submit(asyncio.sleep(600))
+    loop.close()
+    for future in (begun, last):
+        with pytest.raises(EndedError):
+            future.result(stretch(10))
+    assert cancelled.cancelled()
+    for late in (lambda: loop.submit(name_of_thread()), lambda: loop.call_soon(print)):
+        with pytest.raises(EndedError):
+            late()
+
+
+def test_whatever_is_submitted_while_the_loop_is_closed_ends() -> None:
+    for _ in range(50):
+        loop = BackgroundLoop("strata-test", owner="a Test", make_closed_error=EndedError)
+        loop.submit(name_of_thread()).result(stretch(10))
+        closing = threading.Thread(target=loop.close)
+        closing.start()
+        futures = []
+        with pytest.raises(EndedError):
+            while True:
+                futures.append(loop.submit(asyncio.sleep(600)))
+        for future in futures:
+            with pytest.raises(EndedError):
+                future.result(stretch(30))
+        closing.join()
 
 
 def test_in_a_forked_child_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from strata.cluster.events import BarrierReleased, Cause, Effect
 from strata.cluster.membership import name_process, new_incarnation
 from strata.cluster.replies import HeartbeatReply, Registered, Reply
 from strata.cluster.values import BootTime, CommitRecord, PartReport, RankInfo, Span
-from strata.errors import ClusterError
+from strata.errors import ClientClosedError, ClusterError
 from strata.reported_numbers import ReportedNumbers
 
 T = TypeVar("T")
@@ -69,7 +69,9 @@ class Client:
         self.process = name_process(incarnation)
         """What tells this process apart from others of the same worker id; status has it of each worker."""
         self._worker = c.RegisterWorker(job_id=job_id, worker_id=worker_id, incarnation=incarnation, **registration)
-        self._background = BackgroundLoop("strata-client", owner="a Client")
+        self._background = BackgroundLoop(
+            "strata-client", owner="a Client", make_closed_error=partial(ClientClosedError, worker_id)
+        )
         keep_alive = KeepAliveProcess(bound_s=keep_alive_s) if keep_alive_s else None
         try:
             membership = self._call(_make(url, self._worker, on_effect, keep_alive))
@@ -294,5 +296,7 @@ def _close_at_exit(client: weakref.ref[Client]) -> None:
 
 
 def _log_end(running: Future[None]) -> None:
-    if not running.cancelled() and (error := running.exception()) is not None:
+    if running.cancelled() or isinstance(error := running.exception(), ClientClosedError):
+        return
+    if error is not None:
         log.error("the connection to the coordinator ended: %s", error, exc_info=error)

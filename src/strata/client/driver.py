@@ -31,6 +31,7 @@ from strata.errors import (
     AccessError,
     CheckpointError,
     CheckpointTimeoutError,
+    ClientClosedError,
     CoordinatorLostError,
     MembershipError,
     ProtocolMismatchError,
@@ -110,6 +111,10 @@ class Driver:
             await self._ended.wait()
         finally:
             self.protocol.close()
+            closed = ClientClosedError(self.protocol.worker.worker_id)
+            for future in self._answers.values():
+                if not future.done():
+                    future.set_exception(closed)
             if self._timer is not None:
                 self._timer.cancel()
             await self._end()

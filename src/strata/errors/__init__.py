@@ -16,6 +16,7 @@
     │   ├── ForeignCheckpointError
     │   ├── CheckpointBusyError
     │   ├── CheckpointTimeoutError (and TimeoutError)
+    │   ├── ManagerClosedError (and RuntimeError)
     │   ├── CheckpointAbortedError
     │   ├── IncompleteCheckpointError
     │   ├── ConflictingPartsError
@@ -28,6 +29,7 @@
     │   ├── JournalNotEmptyError
     │   ├── UnusableJournalError
     │   ├── CoordinatorLostError (and TimeoutError)
+    │   ├── ClientClosedError (and RuntimeError)
     │   ├── NotLeaderError
     │   ├── OutboxFullError
     │   ├── PortTakenError
@@ -133,6 +135,7 @@ from strata.errors.checkpoint import (
     ForeignCheckpointError,
     ForeignFormatError,
     IncompleteCheckpointError,
+    ManagerClosedError,
     ReplicasDivergedError,
     RewindError,
     StateChangedError,
@@ -147,6 +150,7 @@ from strata.errors.cluster import (
     BadCommandError,
     BarrierCancelledError,
     BarrierTimeoutError,
+    ClientClosedError,
     ClusterError,
     CommitPendingError,
     CommitRefusedError,
@@ -259,6 +263,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "CheckpointPinnedError",
     "CheckpointTimeoutError",
+    "ClientClosedError",
     "ClusterError",
     "CommitPendingError",
     "CommitRefusedError",
@@ -294,6 +299,7 @@ __all__ = [
     "JournalNotEmptyError",
     "JournalUnavailableError",
     "LastCheckpointError",
+    "ManagerClosedError",
     "MembershipError",
     "MissingExtraError",
     "MissingProgramError",

@@ -250,6 +250,15 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
 
 
 @with_fields
+class ManagerClosedError(CheckpointError, RuntimeError):
+    """The CheckpointManager was closed, by another thread or at the end of the program, before the call had ended."""
+
+    what: str = "this call"
+
+    template = "{what} was stopped by close() of its CheckpointManager; make a new one"
+
+
+@with_fields
 class CheckpointAbortedError(CheckpointError):
     """A checkpoint of several workers was aborted; it is not listed, and older ones are kept."""
 

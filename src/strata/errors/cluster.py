@@ -106,6 +106,18 @@ class CoordinatorLostError(ClusterError, TimeoutError):
 
 
 @with_fields
+class ClientClosedError(ClusterError, RuntimeError):
+    """The Client was closed, by another thread or at the end of the program, before the call had ended."""
+
+    worker_id: str
+
+    template = (
+        "this call was not answered, because the Client of worker {worker_id!r} was closed; the coordinator may or "
+        "may not have carried it out. Make a new Client"
+    )
+
+
+@with_fields
 class NotLeaderError(ClusterError):
     """This coordinator is a standby, or its leadership may have ended; nothing was changed."""
 

@@ -6,11 +6,17 @@ import gc
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strata.client.client import Client
+from strata.cluster import commands as c
+from strata.cluster.values import PartReport, Span
+from strata.errors import ClientClosedError
 from tests.testbed.client_process import worker_process
 from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.network.proxy import proxying
@@ -76,6 +82,49 @@ def test_closing_while_the_coordinator_is_away_is_quiet_and_bounded(service: Coo
         coordinator.wait()
         assert process.communicate("\n", timeout=stretch(30)) == ("closed\n", "")
         assert process.returncode == 0
+
+
+def test_closing_a_client_ends_every_call_that_waits_with_an_error_that_says_so(service: CoordinatorProcess) -> None:
+    with service.serving() as coordinator:
+        client = Client(service.url, "w")
+        generation = client.wait_registered().generation
+        number = client.begin_part(1, generation)
+        report, span = PartReport("step_1/a", 1, "00"), Span(0, 0, 1)
+        progress: dict[str, Any] = {"generation": generation, "dataset_id": "d", "epoch": 0, "step": 1}
+
+        def commit() -> Future[None]:
+            return client.commit_part(number, epoch=0, report=report, timeout_s=600, on_wait=lambda _: None)
+
+        blocking: list[Callable[[], object]] = [
+            lambda: client.meet("b", timeout_s=600, generation=generation),
+            client.heartbeat,
+            lambda: client.wait_registered(600),
+            lambda: client.ask(c.GetKey(key="k")),
+        ]
+        promising: list[Callable[[], Future[Any]]] = [
+            commit,
+            lambda: client.tell(c.GetKey(key="k")),
+            lambda: client.report(**progress, spans=(span,)),
+            lambda: client.find_restore_point(timeout_s=600),
+            lambda: client.adopt_checkpoints([]),
+            lambda: client.adopt_rewind(1, 1, "bad data"),
+            lambda: client.reject_checkpoint(1, "damaged"),
+            lambda: client.forget_checkpoints([1]),
+        ]
+        # Nothing is answered from now on.
+        coordinator.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(len(blocking)) as threads:
+            calls = [threads.submit(call) for call in blocking] + [promise() for promise in promising]
+            # Behind all that the threads have said by then: they have begun when it is there.
+            wait_until(lambda: len(client._driver._answers) >= len(calls))
+            client.close()
+            for call in calls:
+                with pytest.raises(ClientClosedError, match="because the Client of worker 'w' was closed"):
+                    call.result(stretch(30))
+        for late in (*blocking, *promising, lambda: client.begin_part(2, generation)):
+            with pytest.raises(ClientClosedError):
+                late()
+        coordinator.send_signal(signal.SIGCONT)
 
 
 def test_a_client_that_nobody_holds_leaves_its_job(service: CoordinatorProcess) -> None:

@@ -25,6 +25,7 @@ from strata.errors import (
     CheckpointTimeoutError,
     ConfigError,
     InvalidIdError,
+    ManagerClosedError,
     StorageFullError,
     UnchangedStateWarning,
     UnsavableStateError,
@@ -34,7 +35,7 @@ from tests.testbed.pace import stretch
 from tests.unit.checkpoint.states import STATES, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -365,6 +366,34 @@ def test_a_restore_that_takes_too_long_ends_with_an_error_and_is_cancelled() -> 
         assert not storage.reading.is_set() or storage.cancelled.wait(stretch(30))
 
 
+async def test_closing_a_manager_ends_what_others_wait_for_with_an_error_that_says_so() -> None:
+    storage = StuckStorage()
+    manager = CheckpointManager(storage=storage)
+    manager.save({"w": np.ones(2)}, 1)
+    restoring = asyncio.create_task(manager.load_async(1))
+    waiting = asyncio.create_task(asyncio.to_thread(manager.load, 1))
+    assert await asyncio.to_thread(storage.reading.wait, stretch(30))
+    storage.is_stuck = True
+    saving = manager.save_background({"w": np.ones(2)}, 2)
+    listing = asyncio.create_task(asyncio.to_thread(manager.all_checkpoints))
+    with pytest.raises(CheckpointTimeoutError):
+        await asyncio.to_thread(manager.close, 0.01)
+    for ended in (restoring, waiting, listing, saving):
+        with pytest.raises(ManagerClosedError, match=r"was stopped by close\(\) of its CheckpointManager"):
+            await ended
+    late: tuple[Callable[[], object], ...] = (
+        lambda: manager.load(1),
+        lambda: manager.save({}, 3),
+        lambda: manager.save_background({}, 3),
+        lambda: manager.commit(3),
+        manager.prune,
+        manager.latest,
+    )
+    for call in late:
+        with pytest.raises(ManagerClosedError):
+            call()
+
+
 def test_a_timeout_of_the_storage_itself_is_not_taken_for_one_of_the_caller() -> None:
     class LateStorage(MemoryStorage):
         async def read(self, path: str, **options: Any) -> bytes:
@@ -457,7 +486,7 @@ def test_a_manager_that_is_closed_while_a_state_is_staged_refuses_the_save(
         manager.close()
 
     monkeypatch.setattr(StagingPool, "fill_state", fill_and_close)
-    with pytest.raises(RuntimeError, match="this CheckpointManager is closed"):
+    with pytest.raises(ManagerClosedError):
         manager.save_background({"w": np.ones(2)}, 1)
     assert not storage._objects
 
@@ -483,7 +512,7 @@ def test_a_closed_manager_refuses_work_and_has_finished_what_was_pending(storage
     manager.close()
     assert handle.result().step == 1
     for work in (lambda: manager.save({"w": 1}, 2), manager.load, manager.latest):
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(ManagerClosedError):
             work()
     manager.close()
 

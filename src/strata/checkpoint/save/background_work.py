@@ -9,6 +9,7 @@ from concurrent.futures import wait as wait_for
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strata.background import BackgroundLoop
+from strata.errors import ManagerClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -20,7 +21,9 @@ class BackgroundWork:
     """Runs coroutines on one event loop in the background; from any thread."""
 
     def __init__(self) -> None:
-        self._loop = BackgroundLoop("strata-checkpoint", owner="a CheckpointManager")
+        self._loop = BackgroundLoop(
+            "strata-checkpoint", owner="a CheckpointManager", make_closed_error=ManagerClosedError
+        )
         self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
         self.is_closed = False
@@ -35,7 +38,7 @@ class BackgroundWork:
         """Run a coroutine; the future belongs to whoever asked."""
         if self.is_closed:
             work.close()
-            raise RuntimeError("this CheckpointManager is closed")
+            raise ManagerClosedError
         return self._loop.submit(work)
 
     def track(self, work: Coroutine[Any, Any, None]) -> None:
@@ -48,7 +51,7 @@ class BackgroundWork:
     def promise(self) -> Future[None]:
         """Count work as pending that is given to :meth:`serve` later; set the future's result when that has ended."""
         if self.is_closed:
-            raise RuntimeError("this CheckpointManager is closed")
+            raise ManagerClosedError
         future: Future[None] = Future()
         with self._lock:
             self._pending.add(future)
@@ -60,7 +63,7 @@ class BackgroundWork:
         with self._lock:
             if self.is_closed and not self._pending:
                 work.close()
-                raise RuntimeError("this CheckpointManager is closed")
+                raise ManagerClosedError
             future = self._loop.submit(work)
             self._pending.add(future)
         future.add_done_callback(self._forget)

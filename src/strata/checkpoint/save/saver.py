@@ -16,7 +16,7 @@ from strata.checkpoint.save.lazy import OptimizerGate
 from strata.checkpoint.save.progress import SaveProgress
 from strata.checkpoint.save.save_trace import describe_save
 from strata.checkpoint.save.staging import StagedImage, StagingPool
-from strata.errors import CheckpointBusyError, CheckpointError, CheckpointTimeoutError
+from strata.errors import CheckpointBusyError, CheckpointError, CheckpointTimeoutError, ManagerClosedError
 from strata.tracing.trace_names import checkpoint_trace
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Saver:
             # Memory and slot are free again: a slow worker, or a coordinator that is away, holds up no later save.
             info = await part.commit(saved, progress)
         except asyncio.CancelledError:
-            self._report_failure(handle, CheckpointError(f"the save of step {draft.step} was stopped by close()"))
+            self._report_failure(handle, ManagerClosedError(f"the save of step {draft.step}"))
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and the handle has it
             explained = _explained(error)
@@ -265,7 +265,7 @@ class Saver:
     def _take_slot(self, handle: SaveHandle, started_s: float) -> bool:
         with self._slots:
             if self._work.is_closed:
-                raise RuntimeError("this CheckpointManager is closed")
+                raise ManagerClosedError
             timeout_s = self._policy.wait_timeout_s if self._policy.when_busy == "wait" else 0.0
             if self._slots.wait_for(lambda: len(self._staged) < self._policy.max_pending, timeout_s):
                 self._staged.append(handle)

@@ -21,11 +21,11 @@ from strata.checkpoint import SaveHandle
 from strata.client.unary import configure_job
 from strata.cluster.values import RankInfo
 from strata.errors import (
-    CheckpointError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     CoordinatorLostError,
     JobWaitingError,
+    ManagerClosedError,
     Reconfigure,
     StaleIncarnationError,
     StorageFullError,
@@ -127,7 +127,7 @@ def test_a_run_that_cannot_wait_for_its_last_save_says_so_and_leaves(
     handle = run.save({"x": np.ones(1)})
     run.close(timeout_s=0.05)
     assert "left before its last save was committed: " in caplog.text
-    with pytest.raises(CheckpointError, match="the save of step 1 was stopped by close"):
+    with pytest.raises(ManagerClosedError, match="the save of step 1 was stopped by close"):
         handle.result(stretch(30))
 
 

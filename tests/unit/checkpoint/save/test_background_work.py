@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.checkpoint.save.background_work import BackgroundWork
+from strata.errors import ManagerClosedError
 from tests.testbed.pace import stretch
 
 
@@ -19,7 +20,7 @@ def test_work_is_served_while_something_is_pending_and_not_after() -> None:
     assert work.serve(give(1)).result(stretch(30)) == 1
     pending.set_result(None)
     assert work.wait(stretch(30))
-    with pytest.raises(RuntimeError, match="this CheckpointManager is closed"):
+    with pytest.raises(ManagerClosedError):
         work.serve(give(2))
     work.close()
 
@@ -27,9 +28,9 @@ def test_work_is_served_while_something_is_pending_and_not_after() -> None:
 def test_who_closes_takes_no_promise_and_no_work_of_its_own() -> None:
     work = BackgroundWork()
     work.refuse_more()
-    with pytest.raises(RuntimeError, match="this CheckpointManager is closed"):
+    with pytest.raises(ManagerClosedError):
         work.promise()
-    with pytest.raises(RuntimeError, match="this CheckpointManager is closed"):
+    with pytest.raises(ManagerClosedError):
         work.submit(give(1))
     assert not work.has_pending()
     work.close()
