@@ -90,6 +90,11 @@ class Client:
         atexit.register(self._at_exit)
 
     @property
+    def incarnation(self) -> str:
+        """The life of this process in which it is a worker of the job."""
+        return self._driver.protocol.worker.incarnation
+
+    @property
     def generation(self) -> int:
         """The generation that the worker knows of."""
         return self._driver.protocol.generation

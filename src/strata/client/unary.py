@@ -12,6 +12,7 @@ import grpc
 
 from strata.client.dial import Dial
 from strata.client.leader_finder import LeaderFinder
+from strata.cluster.commands import Goodbye
 from strata.cluster.replies import KeyValue
 from strata.cluster.values import CommitRecord
 from strata.errors import CoordinatorLostError, NotLeaderError, StrataError, UnknownJobError
@@ -30,6 +31,13 @@ def configure_job(url: str, job_id: str, *, min_workers: int, max_workers: int |
     """Set how many workers a job needs to run, and may have at the most."""
     request = pb.ConfigureJob(job_id=job_id, min_workers=min_workers, max_workers=max_workers)
     ask(url, lambda stub: stub.ConfigureJob(request, timeout=TIMEOUT_S))
+
+
+def say_goodbye(url: str, goodbye: Goodbye) -> None:
+    """Say for a worker whose process has ended that it leaves; one that has left already is left alone."""
+    request = pb.Goodbye()
+    codec.fill(request, goodbye)
+    ask(url, lambda stub: stub.DeregisterWorker(request, timeout=TIMEOUT_S))
 
 
 def register_dataset(url: str, job_id: str, params: DatasetParams) -> None:

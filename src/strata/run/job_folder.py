@@ -92,6 +92,25 @@ class JobFolder:
     def _restart_unit_file(self, worker_id: str) -> Path:
         return self.lives / f"{worker_id}.restart-unit"
 
+    def note_membership(self, incarnation: str, *, worker_id: str) -> None:
+        """Let the launcher know as whom this process is in the job, to say goodbye for it if it is killed."""
+        if self.lives.is_dir():
+            self._membership_file(worker_id).write_text(incarnation)
+
+    def read_membership(self, *, worker_id: str) -> str | None:
+        """Return the incarnation of a process that is in the job; None if it has left, or never was."""
+        try:
+            return self._membership_file(worker_id).read_text() or None
+        except OSError:
+            return None
+
+    def discard_membership(self, *, worker_id: str) -> None:
+        """Forget it: the process has said goodbye itself, or another one starts in its place."""
+        self._membership_file(worker_id).unlink(missing_ok=True)
+
+    def _membership_file(self, worker_id: str) -> Path:
+        return self.lives / f"{worker_id}.incarnation"
+
     @property
     def finished(self) -> Path:
         """Where workers note that their training loop is over in their present life."""

@@ -35,3 +35,12 @@ def test_worker_reads_why_its_launcher_ends_it_and_a_run_without_a_launcher_has_
     alone = JobFolder(tmp_path / "alone")
     alone.note_why_ended(Cause.STOPPED, "Ctrl-C")
     assert alone.read_why_ended() is None
+
+
+def test_launcher_reads_as_whom_a_process_is_in_the_job_until_it_has_said_goodbye(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    assert folder.read_membership(worker_id="w") is None
+    folder.note_membership("1-a.2", worker_id="w")
+    assert folder.read_membership(worker_id="w") == "1-a.2"
+    folder.discard_membership(worker_id="w")
+    assert folder.read_membership(worker_id="w") is None

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 
-from strata.client.unary import ask, ask_latest_checkpoint, configure_job
+from strata.client.unary import ask, ask_latest_checkpoint, configure_job, say_goodbye
+from strata.cluster.commands import Goodbye
 from strata.cluster.events import Cause
 from strata.errors import CoordinatorLostError, JournalUnavailableError, NotLeaderError, StrataError
 from strata.run.exits import HUNG
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 # How long workers have that are ended because the job failed, and until a kill has had its effect.
 TERM_S = 10.0
 KILL_S = 5.0
+# How long the goodbye of a worker may take that was ended before it could say it.
+GOODBYE_S = 2.0
 # How long a coordinator may take to answer before the launcher says that there is none.
 COORDINATOR_S = 60.0
 # How long the launchers of several machines wait for each other, and for the coordinator when they have to agree.
@@ -423,6 +426,7 @@ class Launcher:
             self._print_line(stream, prefix + line)
 
         self._folder.discard_restart_unit(worker_id=worker_id)
+        self._folder.discard_membership(worker_id=worker_id)
         worker = WorkerProcess.start(
             worker_id,
             rank,
@@ -439,10 +443,31 @@ class Launcher:
         finally:
             del self._workers[member]
             log_file.close()
+        if self._stopping.is_set():
+            await self._say_goodbye_for(ended, url)
         # Other programs may exit with 0 because they were told to stop.
         if ended.code == 0 and (ended.is_over or not self._stopping.is_set()):
             self._finished.add(member)
         return ended
+
+    async def _say_goodbye_for(self, ended: Exit, url: str) -> None:
+        """Tell the coordinator why a worker has gone that ended before it could: a kill at a stop is no failure."""
+        incarnation = self._folder.read_membership(worker_id=ended.worker_id)
+        if incarnation is None:
+            return
+        cause, why = self._folder.read_why_ended() or (Cause.PREEMPTED, "SIGTERM")
+        goodbye = Goodbye(
+            job_id=self._plan.job_id,
+            worker_id=ended.worker_id,
+            incarnation=incarnation,
+            cause=cause,
+            reason=f"{why}; {ended}",
+        )
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await asyncio.to_thread(say_goodbye, url, goodbye)
+        except (StrataError, TimeoutError) as error:
+            log.info("the coordinator was not told why %s has gone, and will count it as lost: %s", ended, error)
 
     def _look_into(self, ended: Exit, pid: int) -> Exit:
         """Tell a hang that held the interpreter's lock from a failure: faulthandler ends both with code 1."""

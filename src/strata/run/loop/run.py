@@ -92,6 +92,7 @@ class Run:
         self.worker_id = worker_id
         if team.client is not None:
             self._note_restart_unit(RestartUnit.WORKER)
+        self._note_membership()
         self._rank_info = team.enter()
         self._schedule = Schedule(team, cadence, self._rank_info)
         self._agreement = StopAgreement(team, waits, self._stop)
@@ -151,6 +152,7 @@ class Run:
     def refresh(self) -> None:
         """Take this worker's place in the present generation, when the job has as many workers as it needs."""
         self._rank_info = self._team.enter(self._ending.check_stop)
+        self._note_membership()
         self._schedule.enter(self._rank_info)
 
     def bind(self) -> None:
@@ -351,6 +353,7 @@ class Run:
             self._datasets.close()
             self._note(WorkerState.IDLE)
             self._team.close(reason, cause=cause)
+            self._job_folder.discard_membership(worker_id=self.worker_id)
             if cause is Cause.FINISHED and not self._is_stop_due:
                 self._ending.leave_loop()
             self._stop.release()
@@ -453,6 +456,10 @@ class Run:
 
     def _note_restart_unit(self, unit: RestartUnit) -> None:
         self._job_folder.note_restart_unit(unit, worker_id=self.worker_id)
+
+    def _note_membership(self) -> None:
+        if self._team.client is not None:
+            self._job_folder.note_membership(self._team.client.incarnation, worker_id=self.worker_id)
 
     def _note(self, state: WorkerState) -> None:
         self._watchdog.metrics = self._meter.sent

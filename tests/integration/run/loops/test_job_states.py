@@ -35,9 +35,14 @@ recover = "--no-recover" not in sys.argv
 
 with strata.join(checkpoints=folder / "c", save_every="10 steps") as run:
     state = {"steps": np.zeros(1, np.int64)}
+    if "--loads" in sys.argv:
+        (folder / f"loads {run.rank}").touch()
+        time.sleep(1000)
     for step in run.steps(state, until=20 if "--short" in sys.argv else 1_000_000, recover=recover):
         with step:
             state["steps"] += 1
+            if step.number == 5 and "--hangs" in sys.argv:
+                time.sleep(1000)
             if run.rank == 1 and (folder / "fail").exists():
                 raise ValueError("bad loss")
             time.sleep(0.01)
@@ -68,7 +73,7 @@ def training(
             stack.callback(process.wait)
             stack.callback(process.kill)
             started.append(process)
-        if "--short" not in options:
+        if not {"--short", "--loads"} & {*options}:
             wait_until(lambda: trains(coordinator), lambda: f"two workers that train: {coordinator.jobs()}")
         yield started
 
@@ -170,3 +175,27 @@ def test_job_without_recovery_runs_again_when_its_launcher_has_restarted_it_afte
         (tmp_path / "fail").unlink()
         wait_until(lambda: trains(coordinator), lambda: f"training again: {coordinator.job()}")
         assert '"cause":"regrouped"' in read(coordinator, "/api/events?limit=1000")
+
+
+@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "stopped"), (signal.SIGTERM, "preempted")])
+def test_job_that_is_stopped_while_its_workers_load_has_not_failed(
+    tmp_path: Path, coordinator: CoordinatorProcess, number: signal.Signals, state: str
+) -> None:
+    with training(tmp_path, coordinator, "--loads", launcher=launched()) as (launcher,):
+        wait_until(lambda: all((tmp_path / f"loads {rank}").exists() for rank in range(2)), "two workers that load")
+        launcher.send_signal(number)
+        assert "was ended by SIGTERM" in expect_state(coordinator, state).reason
+
+
+def test_job_whose_workers_are_killed_by_a_second_ctrl_c_is_stopped(
+    tmp_path: Path, coordinator: CoordinatorProcess
+) -> None:
+    with training(tmp_path, coordinator, "--hangs", launcher=launched("--grace", "1000")) as (launcher,):
+
+        def ends() -> bool:
+            if launcher.poll() is None:
+                launcher.send_signal(signal.SIGINT)
+            return launcher.poll() is not None
+
+        wait_until(ends, "the end of a launcher that gets Ctrl-C again and again")
+        assert "was ended by SIGKILL" in expect_state(coordinator, "stopped").reason
