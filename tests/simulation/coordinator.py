@@ -138,8 +138,9 @@ class SimulatedCoordinator:
     def tick(self) -> None:
         """Do what time demands."""
         if self.cluster is not None and self.frozen_until_s <= self._world.now_s:
-            self._world.invariants.ticked()
-            for demand in self.cluster.due(self._world.now_s):
+            demands = self.cluster.due(self._world.now_s)
+            self._world.invariants.ticked(demands)
+            for demand in demands:
                 self._world.note(f"due: {type(demand).__name__}")
                 self.process(demand, lambda _: None)
         self._world.at(TICK_S, self.tick)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from strata.client.worker import actions as a
 from strata.client.worker.protocol import WorkerProtocol
 from strata.cluster import commands as c
-from strata.cluster.events import BarrierReleased, Effect, ManifestWanted, RepairWanted
+from strata.cluster.events import (
+    BarrierReleased,
+    CheckpointAborted,
+    CheckpointCommitted,
+    Effect,
+    ManifestWanted,
+    RepairWanted,
+)
 from strata.cluster.values import CommitRecord, PartReport
 from strata.errors import (
     BarrierTimeoutError,
@@ -32,6 +39,22 @@ CONNECT_TIMEOUT_S = 2.0
 COMMIT_TIMEOUT_S = 200.0
 # One part in so many has a corrupt replica.
 CORRUPT = 7
+# When a worker can write manifests for the first time, and for how long now and then it cannot.
+SERVES_AFTER_S = (0.0, 0.0, 3.0)
+SERVES_NOT_FOR_S = (0.0, 0.0, 6.0)
+# So often a worker confirms a manifest that it has not written, in another generation than it was asked in.
+CONFUSED = 0.25
+# What becomes of repairs: after how long each is said, and its number; 0 says that there is nothing to repair with.
+REPAIRS: tuple[tuple[tuple[float, int], ...], ...] = (
+    (),
+    ((0.2, 1),),
+    ((0.4, 1),),
+    ((0.4, 0),),
+    ((0.6, 0),),
+    ((0.2, 1), (0.3, 2)),
+    ((7.0, 1),),
+    ((0.3, 1), (8.0, 2)),
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +93,10 @@ class Process:
         self._waiting: dict[int, Callable[[object], None]] = {}
         # The number and the generation of the last meeting.
         self._meets = (0, 0)
+        # The saves that this process was asked to repair, and those whose manifest it must not write any more.
+        self._repairs: set[tuple[int, int]] = set()
+        self._wanted: dict[int, int] = {}
+        self._ended: set[tuple[int, int]] = set()
         self._goodbye: int | None = None
         self._tick_s = float("inf")
 
@@ -81,7 +108,8 @@ class Process:
     def start(self, *programs: Program) -> None:
         """Connect, and run programs beside each other."""
         self.do(self.protocol.start(self.world.now_s))
-        self.do(self.protocol.serve_manifests(self.world.now_s, is_serving=True))
+        serves_s = self.world.rng.choice(SERVES_AFTER_S) * self.world.rng.random()
+        self.world.later(serves_s, self, partial(self._serve_manifests, is_serving=True))
         for program in programs:
             self._step(program, None)
 
@@ -89,6 +117,12 @@ class Process:
 
     def receive_effect(self, effect: Effect) -> None:
         """Take what the coordinator says by itself."""
+        match effect:
+            case ManifestWanted():
+                self._wanted[effect.step] = effect.generation
+                self._ended.discard((effect.step, effect.generation))
+            case CheckpointAborted() | CheckpointCommitted() if effect.step in self._wanted:
+                self._ended.add((effect.step, self._wanted[effect.step]))
         self.do(self.protocol.receive_effect(effect, self.world.now_s))
 
     def link_lost(self, link: Link) -> None:
@@ -183,6 +217,10 @@ class Process:
                 case a.WriteRepair(wanted=wanted):
                     self._repair(wanted)
                 case a.WriteManifest(wanted=wanted):
+                    if (wanted.step, wanted.generation) in self._ended:
+                        raise ViolationError(f"{self.name} writes the manifest of step {wanted.step}, which has ended")
+                    if self.world.rng.random() < CONFUSED:
+                        self._confirm_another(wanted)
                     self.world.later(self.world.rng.random(), self, partial(self._write_manifest, wanted))
                 case a.Refuse(error=error):
                     self.world.invariants.refused(self, error)
@@ -249,14 +287,34 @@ class Process:
             record = CommitRecord(written.step, written.epoch, manifest_path(written.step), written.cursors)
             self.do(self.protocol.manifest_written(wanted.step, record, self.world.now_s))
 
+    def _serve_manifests(self, *, is_serving: bool) -> None:
+        """Be able to write manifests from now on, or not, for a while."""
+        self.do(self.protocol.serve_manifests(self.world.now_s, is_serving=is_serving))
+        pause_s = 0.0 if is_serving else self.world.rng.choice(SERVES_NOT_FOR_S) * self.world.rng.random()
+        work_s = 20.0 * self.world.rng.random() if is_serving else pause_s
+        self.world.later(work_s, self, partial(self._serve_manifests, is_serving=not is_serving))
+
+    def _confirm_another(self, wanted: ManifestWanted) -> None:
+        """Confirm what this worker was not asked for, as a program with a mistake would: it must have no effect."""
+        fields = {**CommitRecord(wanted.step, wanted.epoch, manifest_path(wanted.step), wanted.cursors)._asdict()}
+        generation = wanted.generation + self.world.rng.choice((-1, 1))
+        self.world.tally["confused"] += 1
+        self.ask(self.protocol.worker_command(c.ConfirmCommit, **fields, generation=generation))
+
     def _repair(self, wanted: RepairWanted) -> None:
-        """Repair a step, or say that there is nothing to repair with; some never answer."""
-        fate = zlib.crc32(f"{self.name} {wanted.step} {wanted.generation}".encode()) % 4
-        self.world.tally["repairs"] += 1
-        if fate:
-            repair = PartReport(f"step_{wanted.step}/repair-{self.name}", 1, "") if fate == 1 else None
+        """Repair a step, or say that there is nothing to repair with; some answer late, twice, or never."""
+        if (wanted.step, wanted.generation) in self._repairs:
+            raise ViolationError(f"{self.name} repairs step {wanted.step} again, and has it in memory no more")
+        self._repairs.add((wanted.step, wanted.generation))
+        fate = zlib.crc32(f"{self.name} {wanted.step} {wanted.generation}".encode()) % 8
+        for delay_s, number in REPAIRS[fate]:
+            path = f"step_{wanted.step}/repair-{wanted.generation}-{self.name}-{number}"
+            if number:
+                self.world.tally["repairs"] += 1
+                self.world.store.repairs[path] = wanted.step, wanted.generation
+            repair = PartReport(path, 1, "") if number else None
             say = partial(self.protocol.repair_written, wanted.step, wanted.generation, repair)
-            self.world.later(0.2 * fate, self, lambda: self.do(say(self.world.now_s)))
+            self.world.later(delay_s, self, lambda say=say: self.do(say(self.world.now_s)))
 
     # Programs.
 

@@ -42,6 +42,8 @@ class Store:
         self._rng = rng
         self.failure_rate = 0.0
         self.parts: dict[str, Part] = {}
+        # The step and the generation of each part with repaired blocks.
+        self.repairs: dict[str, tuple[int, int]] = {}
         self.manifests: dict[int, Manifest] = {}
         self.lost: dict[int, Manifest] = {}
         # Also of the steps that were deleted: their reports were cleaned up when they were committed.

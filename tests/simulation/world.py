@@ -18,9 +18,9 @@ from strata.cluster.access import DEFAULT_TENANT, Principal, Role
 from strata.cluster.access.names import full_name
 from strata.cluster.values import Span
 from strata.sharding import DataOrder, DatasetParams, span_positions
+from tests.simulation.checks.invariants import Invariants
 from tests.simulation.coordinator import TICK_S, SimulatedCoordinator
 from tests.simulation.faults import FAULTS_UNTIL_S, inflict, plan_faults
-from tests.simulation.invariants import Invariants
 from tests.simulation.machines import Machines
 from tests.simulation.network import DELAYS_S
 from tests.simulation.operator import Operator

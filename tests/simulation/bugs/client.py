@@ -16,6 +16,7 @@ from strata.client.worker.meetings import Meetings
 from strata.client.worker.protocol import WorkerProtocol
 from strata.client.worker.requests import Requests
 from strata.cluster.commits import CommitProgress
+from strata.cluster.events import CheckpointAborted, CheckpointCommitted
 from strata.errors import Recovery, StaleGenerationError, StrataError
 from tests.simulation.bugs.planting import bug, nothing, wrap
 
@@ -147,6 +148,26 @@ def write_manifests_and_confirm_none(patch: pytest.MonkeyPatch) -> None:
         self._writing.pop(step)
 
     patch.setattr(PartCommits, "manifest_written", silent)
+
+
+@bug
+def write_manifests_of_checkpoints_that_were_aborted(patch: pytest.MonkeyPatch) -> None:
+    def keeping(take: Any, self: PartCommits, effect: Any) -> None:
+        wanted = dict(self._wanted)
+        take(self, effect)
+        if isinstance(effect, CheckpointAborted | CheckpointCommitted):
+            self._wanted = wanted
+
+    wrap(patch, PartCommits, "take", keeping)
+
+
+@bug
+def repair_again_when_asked_again(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(take: Any, self: PartCommits, effect: Any) -> None:
+        self._repaired.clear()
+        take(self, effect)
+
+    wrap(patch, PartCommits, "take", forgetful)
 
 
 @bug

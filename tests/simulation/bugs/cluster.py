@@ -12,10 +12,11 @@ from strata.client.worker.meetings import Meetings
 from strata.client.worker.protocol import WorkerProtocol
 from strata.cluster import cluster as cluster_module
 from strata.cluster import commands as c
-from strata.cluster import keys, membership
+from strata.cluster import commits, keys, membership
 from strata.cluster.barriers import Barriers
-from strata.cluster.cluster import _HANDLERS
-from strata.cluster.commits import CommitProgress, Commits, Pending
+from strata.cluster.cluster import _HANDLERS, Cluster
+from strata.cluster.commits import NOTHING, CommitProgress, Commits, Pending
+from strata.cluster.events import ManifestWanted
 from strata.cluster.job import Job
 from strata.cluster.keys import Keys
 from strata.cluster.ledger.deals import LeasedDeal
@@ -91,6 +92,15 @@ def judge_by_time_in_which_the_coordinator_was_stopped(patch: pytest.MonkeyPatch
 
 
 @bug
+def judge_at_once_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    def hasty(due: Any, self: Cluster, now_s: float) -> Any:
+        # The second time there was no pause.
+        return due(self, now_s) or due(self, now_s)
+
+    wrap(patch, Cluster, "due", hasty)
+
+
+@bug
 def keep_leases_through_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "restart_leases", nothing)
 
@@ -130,6 +140,39 @@ def keep_an_old_heartbeat_reply(patch: pytest.MonkeyPatch) -> None:
 @bug
 def keep_barriers_in_a_new_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Barriers, "change_generation", none_of)
+
+
+@bug
+def keep_releases_of_workers_that_left(patch: pytest.MonkeyPatch) -> None:
+    def keeping(change: Any, self: Barriers, generation: int) -> Any:
+        kept = dict(self._released), self._released_bytes, dict(self._holders)
+        effects = change(self, generation)
+        self._released, self._released_bytes, self._holders = kept
+        return effects
+
+    wrap(patch, Barriers, "change_generation", keeping)
+
+
+@bug
+def count_the_bytes_of_barriers_that_failed(patch: pytest.MonkeyPatch) -> None:
+    def leaking(fail: Any, self: Barriers, *args: Any) -> Any:
+        waiting_bytes = self._waiting_bytes
+        effect = fail(self, *args)
+        self._waiting_bytes = waiting_bytes
+        return effect
+
+    wrap(patch, Barriers, "_fail", leaking)
+
+
+@bug
+def count_the_bytes_of_releases_that_are_kept_no_more(patch: pytest.MonkeyPatch) -> None:
+    def leaking(change: Any, self: Barriers, generation: int) -> Any:
+        kept_bytes = self._released_bytes
+        effects = change(self, generation)
+        self._released_bytes = kept_bytes
+        return effects
+
+    wrap(patch, Barriers, "change_generation", leaking)
 
 
 @bug
@@ -196,6 +239,61 @@ def mix_parts_of_two_generations(patch: pytest.MonkeyPatch) -> None:
 @bug
 def wait_for_parts_that_never_come(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Commits, "passed_by", none_of)
+
+
+@bug
+def take_a_confirmation_of_another_generation(patch: pytest.MonkeyPatch) -> None:
+    def trusting(check: Any, self: Commits, command: c.ConfirmCommit) -> Any:
+        pending = self.pending.get(command.step)
+        return check(self, command if pending is None else replace(command, generation=pending.generation))
+
+    wrap(patch, Commits, "check_confirmed", trusting)
+
+
+@bug
+def take_repairs_that_come_late(patch: pytest.MonkeyPatch) -> None:
+    def patient(report: Any, job: Job, command: c.ReportRepair, now_s: float) -> Any:
+        pending = job.commits.pending.get(command.step)
+        answer = report(job, command, now_s)
+        if pending is not None and pending.repairs is not None and pending.generation == command.generation:
+            pending.repairs[command.worker_id] = command.repair or NOTHING
+        return answer
+
+    handler = _HANDLERS[c.ReportRepair]
+    patch.setitem(_HANDLERS, c.ReportRepair, partial(patient, handler))
+
+
+@bug
+def take_repairs_of_another_generation(patch: pytest.MonkeyPatch) -> None:
+    def trusting(report: Any, job: Job, command: c.ReportRepair, now_s: float) -> Any:
+        pending = job.commits.pending.get(command.step)
+        generation = command.generation if pending is None else pending.generation
+        return report(job, replace(command, generation=generation), now_s)
+
+    handler = _HANDLERS[c.ReportRepair]
+    patch.setitem(_HANDLERS, c.ReportRepair, partial(trusting, handler))
+
+
+@bug
+def wait_for_the_repairs_of_workers_that_left(patch: pytest.MonkeyPatch) -> None:
+    def waiting(leave: Any, self: Job, *args: Any) -> Any:
+        repairing = [pending for pending in self.commits.pending.values() if pending.is_repairing]
+        effects = leave(self, *args)
+        for pending in repairing:
+            pending.is_repairing = pending.step in self.commits.pending
+        return [each for each in effects if not isinstance(each, ManifestWanted)]
+
+    wrap(patch, Job, "_leave_generation", waiting)
+
+
+@bug
+def write_the_manifest_before_the_repairs(patch: pytest.MonkeyPatch) -> None:
+    wrap(patch, Pending, "unrepaired", lambda unrepaired, self: unrepaired(self)[1:])
+
+
+@bug
+def forget_repairs_in_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commits, "_record_repairs", lambda _: {})
 
 
 @bug

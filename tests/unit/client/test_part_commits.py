@@ -197,3 +197,20 @@ def test_a_manifest_that_is_wanted_again_while_it_is_written_is_written_again_af
     worker.effect(WANTED)
     worker.effect(WANTED)
     assert worker.take(worker.protocol.manifest_failed(5, None, worker.now_s)) == [a.WriteManifest(WANTED)]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        e.CheckpointAborted(job_id="default", to=("a",), step=5, reason="another worker gave it up"),
+        e.CheckpointCommitted(job_id="default", to=("a",), step=5, manifest="m"),
+    ],
+)
+def test_a_manifest_is_not_written_any_more_when_its_checkpoint_has_ended(worker: Worker, end: e.Effect) -> None:
+    worker.effect(WANTED)
+    worker.effect(end)
+    assert worker.take(worker.protocol.serve_manifests(worker.now_s, is_serving=True)) == []
+    worker.effect(WANTED)
+    worker.effect(WANTED)
+    worker.effect(end)
+    assert a.WriteManifest(WANTED) not in worker.take(worker.protocol.manifest_failed(5, None, worker.now_s))

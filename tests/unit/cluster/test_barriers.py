@@ -94,6 +94,27 @@ def test_what_waits_at_all_barriers_has_a_limit(bench: Bench, monkeypatch: pytes
     arrive(bench, "a", name="z", payload=bytes(5))
 
 
+@pytest.mark.parametrize("how", ["time", "cancelled", "generation", "too much"])
+def test_what_a_barrier_that_failed_had_brought_counts_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(barriers, "MAX_WAITING_BYTES", 10)
+    monkeypatch.setattr(barriers, "MAX_MEETING_BYTES", 8)
+    arrive(bench, "a", payload=bytes(5), timeout_s=5.0)
+    match how:
+        case "time":
+            bench.pass_time(6.0)
+        case "cancelled":
+            bench.apply(c.CancelBarrier(name="epoch", reason="enough"))
+        case "generation":
+            bench.join("d")
+        case "too much":
+            arrive(bench, "b", payload=bytes(5))
+    for name in ("x", "y"):
+        arrive(bench, "a", name=name, payload=bytes(5))
+    assert len(bench.job.barriers.open()) == 2
+
+
 def test_fewer_participants_can_be_expected(bench: Bench) -> None:
     arrive(bench, "a", expected=2)
     (released,) = arrive(bench, "c", expected=2)
@@ -129,6 +150,30 @@ def test_a_name_can_be_used_again_in_a_new_generation(bench: Bench) -> None:
         arrive(bench, worker)
     bench.join("c", incarnation="2")
     assert arrive(bench, "a") == []
+
+
+def test_a_release_of_the_last_generation_is_told_to_nobody_and_takes_no_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(barriers, "MAX_RELEASED_BYTES", 10)
+    monkeypatch.setattr(barriers, "MIN_RELEASED", 1)
+    for worker in "abc":
+        arrive(bench, worker, payload=bytes(2))
+    bench.say(c.Goodbye, "c")
+    assert arrive(bench, "a", payload=bytes(2)) == []
+    (released,) = arrive(bench, "b", payload=bytes(2))
+    assert (released.to, released.generation) == (("a", "b"), bench.generation)
+    for worker in "ab":
+        arrive(bench, worker, name="next", payload=bytes(3))
+    (again,) = arrive(bench, "a", payload=bytes(2))
+    assert again.to == ("a",), "ten bytes are kept, and all of this generation"
+
+
+def test_a_worker_that_left_is_not_asked_for_a_release(bench: Bench) -> None:
+    again = bench.restarted()
+    again.say(c.OfferReleases, "c", meetings=(Meeting("epoch", 1),))
+    again.say(c.Goodbye, "c")
+    assert arrive(again, "a") == []
 
 
 def test_cancelling_sends_everyone_away_with_the_reason(bench: Bench) -> None:

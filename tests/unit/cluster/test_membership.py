@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from strata.cluster import Limits
 from strata.cluster import commands as c
 from strata.cluster import events as e
+from strata.cluster.cluster import MAX_PAUSE_S
 from strata.cluster.commands import WorkerState
 from strata.cluster.events import Cause
 from strata.cluster.membership import GONE, TRANSITIONS, deal_ranks, new_incarnation, split_incarnation, started_at
@@ -281,6 +282,22 @@ def test_a_coordinator_that_was_stopped_for_longer_than_the_lease_fails_nobody_w
     assert bench.pass_time(1.5) == []
     assert [type(effect) for effect in bench.pass_time(2.0)] == [e.GenerationChanged]
     assert bench.ranks() == {"a": 0}
+
+
+def test_nothing_is_demanded_right_after_a_pause_also_if_it_was_due_before(bench: Bench) -> None:
+    """What workers sent is still unread, and an earlier demand may have been refused by the journal."""
+    bench.join("a", "b")
+    bench.say(c.ArriveAtBarrier, "a", name="epoch", timeout_s=1.0)
+    bench.pass_time(9.0)
+    bench.now_s += 0.9
+    bench.cluster.due(bench.now_s)
+    bench.now_s += 0.9
+    before = bench.cluster.due(bench.now_s)
+    assert [type(demand) for demand in before] == [c.FailWorkers], "which is not carried out"
+    bench.now_s += MAX_PAUSE_S + 0.1
+    assert bench.cluster.due(bench.now_s) == []
+    bench.now_s += 0.5
+    assert bench.cluster.due(bench.now_s) == [], "there is time to read what came"
 
 
 def test_a_process_that_was_delayed_waits_until_the_one_that_was_started_after_it_is_gone(bench: Bench) -> None:

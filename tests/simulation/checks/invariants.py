@@ -14,7 +14,8 @@ from strata.cluster.lifecycle.job_state import JobState
 from strata.cluster.replies import HeartbeatReply, KeyValue, Registered, RestorePoint
 from strata.cluster.values import Meeting
 from strata.errors import StrataError
-from tests.simulation.data_checks import DataChecks
+from tests.simulation.checks.data_checks import DataChecks
+from tests.simulation.checks.save_checks import SaveChecks
 from tests.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Invariants(DataChecks):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self.saves = SaveChecks(world)
         self._begun_anew: set[int] = set()
         self._members_of: dict[int, tuple[tuple[str, str], ...]] = {}
         self._kept_alive_until_s: dict[tuple[str, str], float] = {}
@@ -84,6 +86,8 @@ class Invariants(DataChecks):
             self._snapshot_before = None
         self._check_reply(command, reply)
         self._check_aborts(command, effects)
+        self._check_barriers()
+        self.saves.applied(command, effects, self._job())
         match command:
             case c.ReportPart(incarnation=incarnation, generation=generation, step=step):
                 reported = self._reported.setdefault((incarnation, generation), {})
@@ -117,6 +121,8 @@ class Invariants(DataChecks):
         if not isinstance(command, c.JobCommand) or command.job_id != self._world.job_id:
             return
         self._durably_writing = _follow_saves(self._durably_writing, effects)
+        if not isinstance(reply, StrataError):
+            self.saves.released(command, effects)
         for effect in effects:
             if isinstance(effect, e.CheckpointCommitted):
                 self._note_announced(effect.step)
@@ -244,10 +250,14 @@ class Invariants(DataChecks):
                 raise ViolationError(f"{lost} had all parts and was given up: {effect.reason}")
             self._writing = _follow_saves(self._writing, [effect])
 
-    def ticked(self) -> None:
-        """The coordinator runs and looks at the clock; what it must end by now has ended."""
+    def ticked(self, demands: list[c.Command]) -> None:
+        """The coordinator runs and looks at the clock, and demands this; what it must end by now has ended."""
         now_s, limits = self._world.now_s, self._world.limits
         was_frozen = now_s - self._ticked_s > MAX_PAUSE_S
+        if was_frozen and demands:
+            raise ViolationError(
+                f"{demands} follow a pause of {now_s - self._ticked_s:.1f} s, and nothing was read yet"
+            )
         if was_frozen:
             # It puts everything off by that time.
             self._snapshot_before = None
@@ -269,6 +279,7 @@ class Invariants(DataChecks):
         self._open_since_s = {key: self._open_since_s.get(key, 0.0) + passed_s for key in waiting}
         if late := [key for key, for_s in self._open_since_s.items() if for_s > BARRIER_S + PATIENCE_S]:
             raise ViolationError(f"barriers {late} do not end")
+        self.saves.ticked(job, was_frozen=was_frozen)
         for pending in job.commits.pending.values():
             self._check_collects(job, pending)
             late_s = now_s - (pending.begun_s + limits.collect_s + PATIENCE_S)
@@ -288,6 +299,25 @@ class Invariants(DataChecks):
                 raise ViolationError(f"step {pending.step} waits for {worker_id}, which has saved step {step}")
 
     # Meetings.
+
+    def _check_barriers(self) -> None:
+        """What is kept of barriers is of this generation and its workers, and what counts for a quota is there."""
+        job = self._job()
+        barriers, present = job.barriers, set(job.membership.ids())
+        waiting = sum(barrier.size_bytes for barrier in barriers._open.values())
+        brought = sum(len(payload or b"") for each in barriers._open.values() for _, payload in each.arrivals.values())
+        if not barriers._waiting_bytes == waiting == brought:
+            raise ViolationError(f"{barriers._waiting_bytes} bytes wait at barriers, and workers brought {brought}")
+        kept = sum(len(payload) for released in barriers._released.values() for payload in released.payloads)
+        if barriers._released_bytes != kept:
+            raise ViolationError(f"releases of {barriers._released_bytes} bytes are kept, and they have {kept}")
+        old = [r for r in barriers._released.values() if r.generation != job.membership.generation]
+        holders = {worker for holders in barriers._holders.values() for worker in holders}
+        arrived = {worker for barrier in barriers._open.values() for worker in barrier.arrivals}
+        if old or not holders | arrived <= present:
+            raise ViolationError(f"{old}, {holders} and {arrived} are kept of barriers, and the workers are {present}")
+        if both := barriers._released.keys() & (barriers._holders.keys() | barriers._open.keys()):
+            raise ViolationError(f"barriers {both} are released, and still open or asked for")
 
     def barrier_released(self, process: Process, released: e.BarrierReleased) -> None:
         """A worker was released: all meet equally often, and what they learn there is the same."""

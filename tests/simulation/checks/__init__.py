@@ -1,0 +1,1 @@
+"""What must hold in a world of one coordinator: members, barriers, checkpoints, data and keys."""
