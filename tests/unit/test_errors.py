@@ -79,6 +79,7 @@ from strata.errors import (
     PositionMismatchError,
     ProtocolMismatchError,
     QuotaExceededError,
+    RayUnavailableError,
     Reconfigure,
     Recovery,
     ReplicasDivergedError,
@@ -141,6 +142,7 @@ RETRY = {
     WorkerActiveError,
     IncompleteCheckpointError,
     TransformProcessError,
+    RayUnavailableError,
 }
 REJOIN = {
     MembershipError,
@@ -319,6 +321,7 @@ SAMPLES = [
     CorruptFileError("a.parquet", "bad page", kind="parquet", part="row group 3", offset=4096),
     StaleIndexError("/data", "/data/a.parquet", "was written again"),
     PositionMismatchError({"seed": 1}, {"seed": 2}),
+    RayUnavailableError("10.0.0.5:6379", "timed out"),
     TransformProcessError(4),
     UnsavableStateError("model.hook", "function", "cannot be kept in a checkpoint"),
     CheckpointExistsError(100, path="default/checkpoints/step_100"),

@@ -88,6 +88,7 @@
     │   ├── CorruptFileError
     │   ├── StaleIndexError
     │   ├── PositionMismatchError
+    │   ├── RayUnavailableError
     │   └── TransformProcessError
     ├── ShardingError
     │   ├── NoWorkersError
@@ -191,6 +192,7 @@ from strata.errors.data import (
     DatasetNotFoundError,
     MixedFormatsError,
     PositionMismatchError,
+    RayUnavailableError,
     SchemaMismatchError,
     SeveralSplitsError,
     StaleIndexError,
@@ -317,6 +319,7 @@ __all__ = [
     "PositionMismatchError",
     "ProtocolMismatchError",
     "QuotaExceededError",
+    "RayUnavailableError",
     "Reconfigure",
     "Recovery",
     "ReplicasDivergedError",

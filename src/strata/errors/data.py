@@ -154,6 +154,29 @@ class PositionMismatchError(DataError):
 
 
 @with_fields
+class RayUnavailableError(DataError):
+    """No Ray cluster could be reached or started."""
+
+    address: str
+    problem: str
+
+    recovery = Recovery.RETRY
+
+    def message(self) -> str:
+        """Return which cluster was tried, and what to do."""
+        if self.address:
+            return (
+                f"the Ray cluster at {shorten(self.address)} (RAY_ADDRESS) cannot be reached: {self.problem}; check "
+                "that it runs and has this version of Ray, or use --engine local"
+            )
+        return (
+            f"Ray cannot be started on this machine: {self.problem}; its logs are in /tmp/ray/session_latest/logs; "
+            "run it again while the machine is less busy, set RAY_ADDRESS, or use --engine local. If Ray looks for a "
+            "cluster that is gone, run 'ray stop' first"
+        )
+
+
+@with_fields
 class TransformProcessError(DataError):
     """A process that transforms batches died, and its batches are lost."""
 

@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,15 @@ import tokenizers
 
 from strata.data import open_dataset
 from strata.data.prepare import tokenizing, unfinished
-from strata.data.prepare.engines import run_tasks
+from strata.data.prepare.engines import run_tasks, start_engine
 from strata.data.prepare.rewrite import Plan, prepare
 from strata.data.prepare.tokenizing import TokenizePlan, tokenize
 from strata.data.rows.row_sequence import open_rows
 from strata.data.text.megatron import MegatronRows
 from strata.data.text.tokenizers import Tokenize, load_tokenizer
-from strata.errors import DataError, DatasetExistsError, MissingExtraError
+from strata.errors import DataError, DatasetExistsError, MissingExtraError, RayUnavailableError
 from tests.testbed.pace import stretch
-from tests.testbed.process import run_program
+from tests.testbed.process import free_ports, run_program
 from tests.testbed.terminal import Terminal
 
 pytestmark = pytest.mark.full
@@ -247,29 +245,6 @@ def test_prepared_files_are_the_same_for_any_number_of_processes(tmp_path: Path,
     assert int(found["x.is_null"].sum()) == 1
 
 
-@contextmanager
-def ray_cluster() -> Iterator[None]:
-    """Run a Ray cluster on this machine.
-
-    Ray gives one of its processes 15 s to start, and cannot be told to wait longer (its issue 65983): on a busy
-    machine it gets more attempts.
-    """
-    import ray
-
-    try:
-        for attempts_left in (3, 2, 1, 0):
-            try:
-                ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-                break
-            except Exception as error:
-                ray.shutdown()
-                if not attempts_left or "timed out during startup" not in str(error):
-                    raise
-        yield
-    finally:
-        ray.shutdown()
-
-
 @pytest.mark.part("ray")
 @pytest.mark.timeout(180)
 def test_a_cluster_writes_the_same_bytes_and_names_what_went_wrong(
@@ -280,6 +255,7 @@ def test_a_cluster_writes_the_same_bytes_and_names_what_went_wrong(
     # Ray ends its node when one of its own processes starts late, which they do when coverage.py measures them.
     monkeypatch.setenv("RAY_agent_register_timeout_ms", str(round(stretch(60) * 1_000)))
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(each) for each in os.sys.path if each))
     rows = texts(corpus, tmp_path / "cache")
     plan = TokenizePlan(tokenizer=tokenizer, rows_per_file=70)
@@ -293,19 +269,76 @@ def test_a_cluster_writes_the_same_bytes_and_names_what_went_wrong(
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with ray_cluster():
+    import ray
+
+    try:
         tokenize(rows, str(tmp_path / "ray"), plan, engine="ray")
         prepare(rows, str(tmp_path / "prepared-ray"), shuffled, engine="ray")
-        with pytest.raises(LookupError, match="no row 7"):
+        with pytest.raises(LookupError, match=r"^no row 7$"):
             list(run_tasks("ray", fail, [()]))
         with pytest.raises(DataError, match=r"a task on the Ray cluster was lost: .*; run it again"):
             list(run_tasks("ray", die, [()]))
+        assert not ray.init(ignore_reinit_error=True).dashboard_url
+    finally:
+        ray.shutdown()
     assert content(tmp_path / "local") == content(tmp_path / "ray")
     parts = [
         {name: data for name, data in content(tmp_path / f"prepared-{each}").items() if name[0] != "_"}
         for each in ("local", "ray")
     ]
     assert parts[0] == parts[1]
+
+
+@pytest.mark.part("ray")
+def test_a_ray_that_cannot_be_started_or_reached_is_named_and_leaves_nothing(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows = texts(corpus, tmp_path / "cache")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "file"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(RayUnavailableError, match=r"^Ray cannot be started on this machine: .*; .* --engine local"):
+        prepare(rows, str(tmp_path / "out"), Plan(shuffle=True), engine="ray")
+    (port,) = free_ports(1)
+    for address in ("10.0.0.5:port", f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(RayUnavailableError, match=r"^the Ray cluster at \S+ \(RAY_ADDRESS\) cannot be reached: "):
+            prepare(rows, str(tmp_path / "out"), Plan(shuffle=True), engine="ray")
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_ray_whose_processes_start_late_is_started_again(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    begun: list[dict[str, Any]] = []
+
+    class SlowRay:
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**options: Any) -> None:
+            begun.append(options)
+            if len(begun) <= failures:
+                raise Exception("The current node timed out during startup.\nmore")  # noqa: TRY002 - as Ray does
+
+        @staticmethod
+        def shutdown() -> None:
+            begun[-1]["is_cleared"] = True
+
+    monkeypatch.setitem(os.sys.modules, "ray", SlowRay)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if failures < 3:
+        start_engine("ray")
+    else:
+        with pytest.raises(
+            RayUnavailableError, match=r"this machine: The current node timed out during startup\.; its"
+        ):
+            start_engine("ray")
+    assert len(begun) == 3
+    assert all(each["include_dashboard"] is False for each in begun)
+    assert [each.get("is_cleared", False) for each in begun] == [True, True, failures == 3]
 
 
 def test_an_engine_that_is_not_there_is_named(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

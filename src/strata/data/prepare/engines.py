@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Generator, Sequence
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 from strata.data.process_pool import start_pool
-from strata.errors import DataError, MissingExtraError
+from strata.errors import DataError, MissingExtraError, RayUnavailableError
+
+log = logging.getLogger(__name__)
 
 Engine: TypeAlias = Literal["local", "ray"]
 ENGINES = ("local", "ray")
+# How often a Ray cluster of one's own is started before its failure is reported.
+START_ATTEMPTS = 3
+REACH_TIMEOUT_S = 20.0
 T = TypeVar("T")
 
 
@@ -22,6 +30,12 @@ def check_engine(engine: str) -> None:
         raise ValueError(f"engine is {engine!r}; use one of {', '.join(ENGINES)}")
     if engine == "ray":
         _import_ray()
+
+
+def start_engine(engine: str) -> None:
+    """Start or reach what the tasks will need, or raise a clear error before any work is done for them."""
+    if engine == "ray":
+        _connect_to_ray()
 
 
 def count_processes(processes: int | None) -> int:
@@ -64,28 +78,62 @@ def _prepare_process() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def _run_on_ray(function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]) -> Generator[T]:
-    ray = _import_ray()
-    if not ray.is_initialized():
-        # The cluster of RAY_ADDRESS or of this machine if there is one, else one of its own.
-        ray.init(logging_level="ERROR", log_to_driver=False)
-    remote = ray.remote(function)
-    # As many as the cluster can do, twice over; more would only fill its memory.
-    limit = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
-    waiting = list(reversed(tasks))
-    pending: list[Any] = []
-    while waiting or pending:
-        while waiting and len(pending) < limit:
-            pending.append(remote.remote(*waiting.pop()))
-        done, pending = ray.wait(pending, num_returns=1)
-        try:
+def _run_on_ray(function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]) -> Iterator[T]:
+    ray = _connect_to_ray()
+    try:
+        remote = ray.remote(function)
+        # As many as the cluster can do, twice over; more would only fill its memory.
+        limit = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
+        waiting = list(reversed(tasks))
+        pending: list[Any] = []
+        while waiting or pending:
+            while waiting and len(pending) < limit:
+                pending.append(remote.remote(*waiting.pop()))
+            done, pending = ray.wait(pending, num_returns=1)
             yield ray.get(done[0])
-        except ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from error
-        except ray.exceptions.RayError as error:
-            raise DataError(
-                f"a task on the Ray cluster was lost: {str(error).splitlines()[0]}; run it again"
-            ) from error
+    except ray.exceptions.RayTaskError as error:
+        # The task's own error: Ray's has the traceback of the other machine in its message.
+        raise (error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()) from error
+    except ray.exceptions.RayError as error:
+        raise DataError(f"a task on the Ray cluster was lost: {_first_line(error)}; run it again") from error
+
+
+def _connect_to_ray() -> Any:
+    """Return Ray, connected to the cluster of RAY_ADDRESS or of this machine if there is one, else to one of its own.
+
+    One of its own is started without a dashboard, and again if that failed: Ray gives up when one of its processes
+    takes longer than 15 s to start, as on a busy machine, and cannot be told to wait (its issue 65983).
+    """
+    ray = _import_ray()
+    if ray.is_initialized():
+        return ray
+    address = os.environ.get("RAY_ADDRESS", "")
+    _check_reachable(address)
+    for attempts_left in reversed(range(START_ATTEMPTS)):
+        try:
+            ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+            break
+        except Exception as error:
+            # Ray raises OSError, ValueError, its own and others; a plain one says that a process did not start in time.
+            ray.shutdown()
+            if type(error) is not Exception or not attempts_left:
+                raise RayUnavailableError(address, _first_line(error)) from error
+            log.warning("Ray did not start, and is started again: %s", _first_line(error))
+    return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Raise at once if nothing listens at this address of a cluster: Ray itself would try for many minutes."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if parts.scheme in ("", "ray") and parts.hostname and parts.port:
+            socket.create_connection((parts.hostname, parts.port), timeout=REACH_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise RayUnavailableError(address, str(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _import_ray() -> Any:

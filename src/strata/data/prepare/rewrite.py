@@ -17,7 +17,7 @@ from strata.data.files.cache import open_cache
 from strata.data.files.source import UNFINISHED, LocalSource, StorageSource
 from strata.data.files.storage_loop import wait_for
 from strata.data.formats import tensors
-from strata.data.prepare.engines import check_engine, run_tasks
+from strata.data.prepare.engines import check_engine, run_tasks, start_engine
 from strata.data.prepare.external_shuffle import deal_rows, gather_rows
 from strata.data.prepare.unfinished import new_folder, remove, sync, working_folder, write_directory
 from strata.data.rows.scan import choose_files, scan_files, store_index
@@ -103,6 +103,7 @@ def prepare(
     piece = max(1, READ_BYTES // row_bytes)
     schema = tensors.encoded_schema(rows.schema, as_bytes=plan.arrays_as_bytes)
     is_local = "://" not in target or target.startswith("file://")
+    start_engine(engine)
     with _local_target(target) if is_local else _remote_target(target) as place:
         with working_folder(place.folder) as working:
             names = [f"part-{number:05}-of-{len(edges) - 1:05}.parquet" for number in range(len(edges) - 1)]
