@@ -16,7 +16,7 @@ from strata.cluster.lifecycle.aging import Aging
 from strata.cluster.limits import Limits
 from strata.cluster.replies import Answer, Done
 from strata.cluster.values import snake_case
-from strata.errors import DamagedRecordError, JobBusyError, QuotaExceededError, UnknownJobError
+from strata.errors import DamagedRecordError, JobBusyError, JournalVersionError, QuotaExceededError, UnknownJobError
 from strata.sharding import Assignment
 
 SNAPSHOT_VERSION = 4
@@ -147,14 +147,17 @@ class Cluster:
         }
         return lambda: {tenant: len(json.dumps(rows, default=_encode)) for tenant, rows in records.items()}
 
-    def restore(self, snapshot: bytes) -> None:
-        """Take over a snapshot; the cluster must be new."""
+    def restore(self, snapshot: bytes, *, where: str = "of the cluster") -> None:
+        """Take over a snapshot of the journal that ``where`` names; the cluster must be new."""
         assert not self._jobs
         record = json.loads(snapshot)
-        if not OLDEST_VERSION <= (record.get("version") or 0) <= SNAPSHOT_VERSION:
-            known = f"{OLDEST_VERSION} to {SNAPSHOT_VERSION}"
-            problem = f"its version is {record.get('version')}, and this Strata reads {known}"
+        version = record.get("version") or 0
+        if version < OLDEST_VERSION:
+            problem = f"its version is {version}, and this Strata reads {OLDEST_VERSION} to {SNAPSHOT_VERSION}"
             raise DamagedRecordError("cluster snapshot", problem)
+        if version > SNAPSHOT_VERSION:
+            known = f"versions {OLDEST_VERSION} to {SNAPSHOT_VERSION}"
+            raise JournalVersionError(where, found=f"a snapshot of version {version}", known=known)
         self.access.restore({"tenants": [], "tokens": [], **record})
         for row in record["jobs"]:
             job = Job(row["job_id"], self._limits, self.events, self.access.tenant(tenant_of(row["job_id"])))

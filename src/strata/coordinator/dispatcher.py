@@ -446,7 +446,7 @@ class Dispatcher:
         cluster = Cluster(self._limits)
         state, entries = self._journal.load()
         if state is not None:
-            cluster.restore(state)
+            cluster.restore(state, where=self._journal.where)
         replay(cluster, entries)
         cluster.restart(self.now_s())
         self._compaction.begin(len(entries))

@@ -26,6 +26,7 @@
     │   ├── JournalUnavailableError
     │   ├── JournalDamagedError
     │   ├── JournalBrokenError
+    │   ├── JournalVersionError
     │   ├── JournalNotEmptyError
     │   ├── UnusableJournalError
     │   ├── CoordinatorLostError (and TimeoutError)
@@ -165,6 +166,7 @@ from strata.errors.cluster import (
     JournalDamagedError,
     JournalNotEmptyError,
     JournalUnavailableError,
+    JournalVersionError,
     LastCheckpointError,
     MissingWorker,
     NotLeaderError,
@@ -300,6 +302,7 @@ __all__ = [
     "JournalDamagedError",
     "JournalNotEmptyError",
     "JournalUnavailableError",
+    "JournalVersionError",
     "LastCheckpointError",
     "ManagerClosedError",
     "MembershipError",

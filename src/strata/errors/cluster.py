@@ -67,6 +67,21 @@ class JournalBrokenError(ClusterError):
 
 
 @with_fields
+class JournalVersionError(ClusterError):
+    """The journal was written by a newer version of Strata, and this one cannot read it; nothing was changed."""
+
+    journal: str
+    _: KW_ONLY
+    found: str
+    known: str
+
+    template = (
+        "the journal {journal} was written by a newer version of Strata: it has {found}, and this version reads "
+        "{known}; nothing was changed. Use the version of Strata that wrote it, or a newer one"
+    )
+
+
+@with_fields
 class JournalNotEmptyError(ClusterError):
     """The journal is not empty, so nothing was imported into it."""
 

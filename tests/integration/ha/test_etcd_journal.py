@@ -18,7 +18,13 @@ from strata.coordinator.journal.etcd import records
 from strata.coordinator.journal.etcd import transactions as t
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal
 from strata.coordinator.journal.etcd.records import FORMAT, PIECE_BYTES, cut
-from strata.errors import CoordinatorLostError, JournalDamagedError, JournalUnavailableError, NotLeaderError
+from strata.errors import (
+    CoordinatorLostError,
+    JournalDamagedError,
+    JournalUnavailableError,
+    JournalVersionError,
+    NotLeaderError,
+)
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
 from tests.testbed.ha.etcd import EtcdCluster, PatientClient, lead, new_target, stand
@@ -295,7 +301,7 @@ def test_the_format_before_is_read_and_a_newer_one_is_refused(target: EtcdTarget
     if is_read:
         assert EtcdJournal(target).load() == (None, [entry(1)])
     else:
-        with pytest.raises(JournalDamagedError, match="use the version of Strata that wrote it"):
+        with pytest.raises(JournalVersionError, match="Use the version of Strata that wrote it"):
             EtcdJournal(target).load()
 
 

@@ -45,7 +45,7 @@ class Disk(MemoryJournal):
 
     def append(self, entries: Sequence[Entry]) -> None:
         self._check_room()
-        kept = [decode_entry(encode_entry(entry), entry.at_s) for entry in entries]
+        kept = [decode_entry(encode_entry(entry), entry.at_s, where="disk") for entry in entries]
         super().append(kept)
         for entry in kept:
             self.written.append(entry)

@@ -389,7 +389,7 @@ class Replica(ReplicaProcess):
         state, entries = journal.load()
         cluster = Cluster(self._world.limits)
         if state is not None:
-            cluster.restore(state)
+            cluster.restore(state, where=journal.where)
         replay(cluster, entries)
         cluster.restart(self.now_s())
         return cluster

@@ -15,6 +15,7 @@ from strata.cluster.values import PartReport
 from strata.errors import (
     DamagedRecordError,
     DatasetConflictError,
+    JournalVersionError,
     OutOfOrderError,
     QuotaExceededError,
     RestoreTooLateError,
@@ -174,8 +175,10 @@ def test_a_snapshot_brings_everything_back_to_the_byte(bench: Bench) -> None:
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
-    with pytest.raises(DamagedRecordError, match="its version is 9, and this Strata reads 2 to 4"):
-        Cluster().restore(b'{"version": 9}')
+    with pytest.raises(DamagedRecordError, match="its version is 1, and this Strata reads 2 to 4"):
+        Cluster().restore(b'{"version": 1}')
+    with pytest.raises(JournalVersionError, match=r"the journal j was .* a snapshot of version 9, .* versions 2 to 4"):
+        Cluster().restore(b'{"version": 9}', where="j")
 
 
 def test_samples_that_could_not_be_read_are_remembered_apart(bench: Bench) -> None:

@@ -24,7 +24,13 @@ from strata.coordinator.journal.etcd.log_reader import LogReader
 from strata.coordinator.journal.etcd.records import FORMAT, Keys, cut, decode_batch, decode_head, encode_batch
 from strata.coordinator.journal.etcd.transactions import Meta, Outcome, judge
 from strata.coordinator.journal.sqlite import SqliteJournal
-from strata.errors import CommitRefusedError, JournalBrokenError, JournalDamagedError, JournalUnavailableError
+from strata.errors import (
+    CommitRefusedError,
+    JournalBrokenError,
+    JournalDamagedError,
+    JournalUnavailableError,
+    JournalVersionError,
+)
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 from strata.wire._generated import etcd_pb2 as ep
@@ -36,14 +42,14 @@ WHO = ("launcher", "10.0.0.5")
 
 def test_who_caused_an_entry_is_read_as_it_was_written() -> None:
     entry = Entry(COMMAND, 1.5, WHO)
-    assert decode_entry(encode_entry(entry), 1.5) == entry
+    assert decode_entry(encode_entry(entry), 1.5, where="j") == entry
 
 
 def test_an_entry_of_the_version_before_has_nobody_and_was_decided_by_the_first_rules() -> None:
     old = convert.command_to_message(COMMAND).SerializeToString(deterministic=True)
-    assert decode_entry(old, 1.5) == Entry(COMMAND, 1.5, NOBODY, rules=0)
+    assert decode_entry(old, 1.5, where="j") == Entry(COMMAND, 1.5, NOBODY, rules=0)
     # And it is written again as that version wrote it, when the journal moves.
-    assert encode_entry(decode_entry(old, 1.5)) == old
+    assert encode_entry(decode_entry(old, 1.5, where="j")) == old
 
 
 def test_an_entry_is_replayed_by_the_rules_that_it_was_decided_by() -> None:
@@ -54,7 +60,7 @@ def test_an_entry_is_replayed_by_the_rules_that_it_was_decided_by() -> None:
         Entry(c.ConfirmCommit(**sender, step=5, epoch=0, generation=1, manifest="m", cursors="[]"), 2.0, rules=0),
     ]
     cluster = Cluster()
-    replay(cluster, [decode_entry(encode_entry(entry), entry.at_s) for entry in entries])
+    replay(cluster, [decode_entry(encode_entry(entry), entry.at_s, where="j") for entry in entries])
     assert sorted(cluster.job("llm").commits.committed) == [5]
     with pytest.raises(CommitRefusedError):
         replay(cluster, [entries[1]._replace(command=replace(entries[1].command, step=6), rules=RULES)])
@@ -62,8 +68,8 @@ def test_an_entry_is_replayed_by_the_rules_that_it_was_decided_by() -> None:
 
 def test_an_entry_of_newer_rules_is_not_guessed_at() -> None:
     newer = encode_entry(Entry(COMMAND, 1.5, rules=RULES + 1))
-    with pytest.raises(ValueError, match="this Strata knows up to"):
-        decode_entry(newer, 1.5)
+    with pytest.raises(JournalVersionError, match=f"the journal j was .* decided by rules {RULES + 1}"):
+        decode_entry(newer, 1.5, where="j")
 
 
 def test_the_version_before_finds_the_command_in_a_new_entry() -> None:
@@ -144,7 +150,7 @@ KEYS = Keys(b"/strata/")
 def test_a_head_of_a_newer_version_or_of_none_is_damage() -> None:
     with pytest.raises(JournalDamagedError, match="its head cannot be read"):
         decode_head(b"\xff", where="etcd")
-    with pytest.raises(JournalDamagedError, match=r"its format is version 99.*use the version of Strata that wrote it"):
+    with pytest.raises(JournalVersionError, match=r"a format of version 99.*Use the version of Strata that wrote it"):
         decode_head(jp.Head(version=99).SerializeToString(), where="etcd")
     assert decode_head(jp.Head(version=FORMAT, last=3).SerializeToString(), where="etcd").last == 3
 

@@ -12,6 +12,7 @@ from strata.cluster import Cluster
 from strata.cluster.cluster import RULES
 from strata.cluster.events import NOBODY
 from strata.coordinator.journal.protocol import Entry
+from strata.errors import JournalVersionError
 from strata.wire import convert
 from strata.wire._generated import coordinator_pb2 as pb
 
@@ -35,13 +36,24 @@ def encode_entry(entry: Entry) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def decode_entry(data: bytes, at_s: float) -> Entry:
-    """Return the entry of these bytes and this time, or raise ValueError or DecodeError."""
+def decode_entry(data: bytes, at_s: float, *, where: str) -> Entry:
+    """Return the entry of these bytes and this time.
+
+    Raise DecodeError if they are no command, and JournalVersionError if they are one of another version of Strata.
+    ``where`` names the journal in that error.
+    """
     message = pb.Command.FromString(data)
     by = (message.by, message.address) if message.by or message.address else NOBODY
     if message.rules > RULES:
-        raise ValueError(f"it was written under rules {message.rules}, and this Strata knows up to {RULES}; update it")
-    return Entry(convert.command_from_message(message), at_s, by, rules=message.rules)
+        found = f"an entry that was decided by rules {message.rules}"
+        raise JournalVersionError(where, found=found, known=f"rules 0 to {RULES}")
+    try:
+        command = convert.command_from_message(message)
+    except ValueError as error:
+        # Its digest was checked, so this is what was written.
+        found = f"an entry of a kind that is not known ({error})"
+        raise JournalVersionError(where, found=found, known=f"the commands of rules 0 to {RULES}") from error
+    return Entry(command, at_s, by, rules=message.rules)
 
 
 def replay(cluster: Cluster, entries: Iterable[Entry]) -> None:

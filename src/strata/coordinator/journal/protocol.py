@@ -24,8 +24,13 @@ class Entry(NamedTuple):
 class Journal(Protocol):
     """Where commands are kept. Methods block: callers run them in a thread, one at a time."""
 
+    @property
+    def where(self) -> str:
+        """The path or URL that names it in errors."""
+        ...
+
     def load(self) -> tuple[bytes | None, list[Entry]]:
-        """Return the last snapshot and the entries after it, or raise JournalDamagedError."""
+        """Return the last snapshot and the entries after it, or raise JournalDamagedError or JournalVersionError."""
         ...
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -43,6 +48,8 @@ class Journal(Protocol):
 
 class MemoryJournal:
     """A journal that lasts as long as its process: for tests, and for trying things out."""
+
+    where = "memory://"
 
     def __init__(self) -> None:
         self._state: bytes | None = None

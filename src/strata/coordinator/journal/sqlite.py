@@ -12,7 +12,7 @@ import logging
 import shutil
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,18 @@ from strata.coordinator.journal.foreign_files import find_stranger
 from strata.coordinator.journal.mark import JournalMark
 from strata.coordinator.journal.protocol import Entry
 from strata.coordinator.journal.wal import find_damage
-from strata.errors import JournalBrokenError, JournalDamagedError, JournalUnavailableError, UnusableJournalError
+from strata.errors import (
+    JournalBrokenError,
+    JournalDamagedError,
+    JournalUnavailableError,
+    JournalVersionError,
+    UnusableJournalError,
+)
 
 log = logging.getLogger(__name__)
 
+# The version of the tables, which SQLite keeps in the file; 0 was not written down.
+FORMAT = 1
 _Row = tuple[Any, ...]
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, at_s REAL, command BLOB, digest BLOB);
@@ -78,6 +86,7 @@ class SqliteJournal:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(_SCHEMA)
+            self._database.execute(f"PRAGMA user_version={FORMAT}")
             self._database.execute("BEGIN IMMEDIATE")
             self._database.execute("COMMIT")
         except sqlite3.Error:
@@ -99,7 +108,7 @@ class SqliteJournal:
         entries = []
         for place, (number, at_s, command, digest) in enumerate(rows):
             if number == first + place + 1 and _digest(number, at_s, command) == digest:
-                entries.append(decode_entry(command, at_s))
+                entries.append(decode_entry(command, at_s, where=self.where))
                 continue
             if place < len(rows) - 1:
                 self._accept_loss(f"entry {number} is missing, or damaged with others after it")
@@ -182,13 +191,32 @@ class SqliteJournal:
         self._mark.close()
 
     @property
+    def where(self) -> str:
+        """Its path."""
+        return str(self._path)
+
+    @property
     def _log_path(self) -> Path:
         return self._path.with_name(self._path.name + "-wal")
+
+    def _check_version(self) -> None:
+        """Refuse a file whose tables may mean something else, before anything is looked for in them."""
+        if not self._path.exists():
+            return
+        version = 0
+        # A file that cannot be read is found to be damaged next, with what to do about it.
+        with suppress(sqlite3.Error), closing(_open_to_read(self._path)) as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            self._remove_shm()
+        if version > FORMAT:
+            found = f"tables of version {version}"
+            raise JournalVersionError(self.where, found=found, known=f"versions 0 to {FORMAT}")
 
     def _check(self) -> None:
         """Refuse a journal that lacks what anyone was told of, before SQLite can overwrite the traces of it."""
         problem = find_damage(self._log_path)
         if problem is None:
+            self._check_version()
             problem = self._find_loss()
         if problem is not None:
             self._tolerate(problem)
@@ -202,7 +230,7 @@ class SqliteJournal:
             return f"the file is gone, and {told} entries were acknowledged" if told else None
         there = 0
         try:
-            with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
+            with closing(_open_to_read(self._path)) as database:
                 if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'entries'").fetchone()[0]:
                     (there,) = database.execute(_LAST_NUMBER).fetchone()
         except sqlite3.Error as error:
@@ -210,9 +238,12 @@ class SqliteJournal:
             if not isinstance(translated, JournalDamagedError):
                 raise translated from error
             return str(error)
-        # Made by this look into the log; the journal itself is used by one process and needs none.
-        self._path.with_name(self._path.name + "-shm").unlink(missing_ok=True)
+        self._remove_shm()
         return f"{told} entries were acknowledged, and only {there} are there" if there < told else None
+
+    def _remove_shm(self) -> None:
+        """Remove what a look into the log made; the journal itself is used by one process and needs none."""
+        self._path.with_name(self._path.name + "-shm").unlink(missing_ok=True)
 
     def _tolerate(self, problem: str) -> None:
         if not self._accepts_loss:
@@ -295,6 +326,10 @@ class SqliteJournal:
             return JournalDamagedError(str(self._path), str(error))
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         return JournalBrokenError(str(self._path), f"{error} ({name})")
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)
 
 
 def _code_of(error: sqlite3.Error) -> int:

@@ -27,7 +27,13 @@ from strata.coordinator.journal import open_journal
 from strata.coordinator.journal.entries import decode_entry, encode_entry, replay
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal
 from strata.coordinator.journal.protocol import Entry, Journal
-from strata.errors import DamagedRecordError, JournalDamagedError, JournalNotEmptyError, UnusableJournalError
+from strata.errors import (
+    DamagedRecordError,
+    JournalDamagedError,
+    JournalNotEmptyError,
+    JournalVersionError,
+    UnusableJournalError,
+)
 from strata.wire._generated import journal_pb2 as jp
 
 FORMAT = "strata-journal"
@@ -53,7 +59,7 @@ class Content:
         cluster = Cluster()
         try:
             if self.state is not None:
-                cluster.restore(self.state)
+                cluster.restore(self.state, where=where)
             replay(cluster, self.entries)
         except (DamagedRecordError, ValueError, KeyError) as error:
             raise JournalDamagedError(where, f"it cannot be replayed: {error}") from error
@@ -132,13 +138,15 @@ def read_file(path: Path) -> Content:
     try:
         records = [json.loads(line) for line in lines]
         header, end = records[0], records[-1]["end"]
-        if header["format"] != FORMAT or header["version"] not in READABLE:
-            problem = f"it is {header['format']} {header['version']}, and this Strata reads {FORMAT} {VERSION}"
-            raise UnusableJournalError(str(path), problem)
+        if header["format"] != FORMAT:
+            raise UnusableJournalError(str(path), f"it is {header['format']}, and not {FORMAT}")
+        if header["version"] not in READABLE:
+            found, known = f"an export of version {header['version']}", f"versions {READABLE[0]} and {READABLE[-1]}"
+            raise JournalVersionError(str(path), found=found, known=known)
         digest = xxhash.xxh3_128_hexdigest(b"".join(lines[:-1]))
         if end["digest"] != digest:
             raise UnusableJournalError(str(path), "it is damaged: its digest is another one than it was written with")
-        entries = [_decode_entry(record["entry"]) for record in records[1:-1] if "entry" in record]
+        entries = [_decode_entry(record["entry"], where=str(path)) for record in records[1:-1] if "entry" in record]
         if end["entries"] != len(entries):
             raise UnusableJournalError(str(path), "it is damaged: it has another number of entries than its end says")
         pieces = [_decode(record["snapshot"]) for record in records[1:-1] if "snapshot" in record]
@@ -167,11 +175,11 @@ def _encode(record: dict[str, Any]) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
-def _decode_entry(record: dict[str, Any]) -> Entry:
+def _decode_entry(record: dict[str, Any], *, where: str) -> Entry:
     at_s = float(record["at_s"])
     if not math.isfinite(at_s):
         raise ValueError(f"a time is {at_s}")
-    return decode_entry(_decode(record["command"]), at_s)
+    return decode_entry(_decode(record["command"]), at_s, where=where)
 
 
 def _decode(text: str) -> bytes:

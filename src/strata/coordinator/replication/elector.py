@@ -29,7 +29,7 @@ from strata.coordinator.journal.etcd.records import Keys
 from strata.coordinator.replication.election import Election, Role, Step
 from strata.coordinator.replication.follower import Follower, Warm
 from strata.coordinator.replication.leadership import Leader, Leadership
-from strata.errors import JournalDamagedError, JournalUnavailableError
+from strata.errors import DamagedRecordError, JournalDamagedError, JournalUnavailableError, JournalVersionError
 from strata.wire._generated import etcd_pb2 as ep
 from strata.wire._generated import journal_pb2 as jp
 
@@ -158,7 +158,7 @@ class Elector:
                 self._trouble.goes_on(str(error), self._clock.monotonic_s())
                 # The next endpoint may, and the lease runs.
                 pause_s = RETRY_S
-            except JournalDamagedError as error:
+            except (JournalDamagedError, JournalVersionError) as error:
                 self._trouble.goes_on(str(error), self._clock.monotonic_s())
             await self._carry_out()
             # Not wait_for, which drops a cancellation that comes together with the wake in Python 3.11.
@@ -255,8 +255,8 @@ class Elector:
         follower = self._follower
         try:
             warm = await asyncio.to_thread(follower.hand_over, term.head.last)
-        except (JournalUnavailableError, JournalDamagedError) as error:
-            log.exception("this coordinator won the election and cannot read the journal; it resigns")
+        except (JournalUnavailableError, JournalDamagedError, DamagedRecordError, JournalVersionError) as error:
+            log.error("this coordinator won the election and cannot read the journal; it resigns: %s", error)  # noqa: TRY400 - the message says it all
             follower.problem = str(error)
             self._election.deposed(term.fence)
             self._ballot.begin_term(term)

@@ -22,7 +22,7 @@ from strata.coordinator.journal.entries import replay
 from strata.coordinator.journal.etcd.etcd_journal import EtcdJournal, Loaded
 from strata.coordinator.journal.etcd.log_reader import LogReader
 from strata.coordinator.journal.protocol import Entry
-from strata.errors import DamagedRecordError, JournalDamagedError, JournalUnavailableError
+from strata.errors import DamagedRecordError, JournalDamagedError, JournalUnavailableError, JournalVersionError
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +134,11 @@ class Follower:
             except EtcdCompactedError:
                 log.info("the next journal entries were compacted; reading the snapshot")
                 self._warm = None
+            except JournalVersionError as error:
+                if str(error) != self.problem:
+                    log.error("this standby will not lead: %s", error)  # noqa: TRY400 - the message says it all
+                self.problem = str(error)
+                self._stopping.wait(1.0)
             except (JournalDamagedError, DamagedRecordError) as error:
                 if str(error) != self.problem:
                     log.exception("this standby cannot follow the journal, and will not lead")
@@ -149,7 +154,7 @@ class Follower:
     def _load(self, loaded: Loaded) -> None:
         warm = Warm(Cluster(self._limits))
         if loaded.state is not None:
-            warm.cluster.restore(loaded.state)
+            warm.cluster.restore(loaded.state, where=str(self._target))
         warm.apply(loaded.entries)
         warm.applied, self._revision = loaded.last, loaded.revision
         self._reader = LogReader(self._journal.keys, applied=loaded.last, where=str(self._target))

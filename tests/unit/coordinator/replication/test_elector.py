@@ -229,7 +229,7 @@ async def test_a_journal_of_a_newer_version_is_not_led_and_the_reason_is_told(
         replica.clock.advance(LEASE_S)
         told = "this coordinator cannot lead, nor follow a leader; it goes on trying: "
         await replica.until(lambda: told in caplog.text, "what is in its way")
-        assert f"its format is version {FORMAT + 1}" in caplog.text.partition(told)[2]
+        assert f"a format of version {FORMAT + 1}" in caplog.text.partition(told)[2]
         assert not replica.leadership.is_leader
         assert KEYS.leader not in etcd.find(KEYS.all)
 

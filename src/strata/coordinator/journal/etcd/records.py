@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from strata.coordinator.journal.entries import decode_entry, encode_entry
 from strata.coordinator.journal.protocol import Entry
-from strata.errors import JournalDamagedError
+from strata.errors import JournalDamagedError, JournalVersionError
 from strata.wire._generated import journal_pb2 as jp
 
 FORMAT = 1
@@ -124,21 +124,21 @@ def decode_batch(data: bytes, *, where: str) -> tuple[int, list[Entry]]:
     """Return the number of the first entry, and the entries."""
     try:
         batch = jp.Batch.FromString(data)
-        entries = [decode_entry(entry.command, entry.at_s) for entry in batch.entries]
+        entries = [decode_entry(entry.command, entry.at_s, where=where) for entry in batch.entries]
     except (DecodeError, ValueError) as error:
         raise JournalDamagedError(where, f"a batch cannot be read: {error}") from error
     return batch.first, entries
 
 
 def decode_head(data: bytes, *, where: str) -> jp.Head:
-    """Return a head that this version can read, or raise JournalDamagedError."""
+    """Return a head that this version can read, or raise JournalDamagedError or JournalVersionError."""
     try:
         head = jp.Head.FromString(data)
     except DecodeError as error:
         raise JournalDamagedError(where, f"its head cannot be read: {error}") from error
     if head.version not in READABLE:
-        problem = f"its format is version {head.version}, and this Strata reads {FORMAT} and the one before"
-        raise JournalDamagedError(where, f"{problem}; use the version of Strata that wrote it, or a newer one")
+        known = f"versions {READABLE[0]} and {READABLE[-1]}"
+        raise JournalVersionError(where, found=f"a format of version {head.version}", known=known)
     return head
 
 
