@@ -25,6 +25,7 @@ from strata.client.keep_alive import KeepAliveProcess
 from strata.client.membership_loop import MembershipLoop
 from strata.client.worker.goodbye import goodbye_of
 from strata.client.worker.identity import W
+from strata.client.worker.states import State
 from strata.clock import read_boot_time
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Cause, Effect
@@ -248,13 +249,21 @@ class Client:
 
     def close(self, reason: str = "", *, cause: Cause = Cause.FINISHED) -> None:
         """Say goodbye and why, if the coordinator can hear it, and end the thread."""
+        self._close(reason, cause, is_patient=True)
+
+    def close_at_exit(self, reason: str, *, cause: Cause) -> None:
+        """Do so when the program has ended: without a connection no goodbye arrives, because none can be opened."""
+        self._close(reason, cause, is_patient=False)
+
+    def _close(self, reason: str, cause: Cause, *, is_patient: bool) -> None:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
         atexit.unregister(self._at_exit)
         self._finalizer.detach()
         try:
-            if self._driver.protocol.registered is not None:
+            protocol = self._driver.protocol
+            if protocol.registered is not None and (is_patient or protocol.state is State.JOINED):
                 self._call(self._driver.leave(cause, reason, timeout_s=GOODBYE_TIMEOUT_S))
         except ClusterError as error:
             log.info("the goodbye could not be sent, so the lease ends by its timeout: %s", error)
@@ -297,7 +306,7 @@ def _close_at_exit(client: weakref.ref[Client]) -> None:
     # Set by the interpreter if an exception ended the script.
     error: BaseException | None = getattr(sys, "last_value", None)
     cause, reason = (Cause.LEFT, "exited without close") if error is None else goodbye_of(error)
-    alive.close(reason, cause=cause)
+    alive.close_at_exit(reason, cause=cause)
 
 
 def _log_end(running: Future[None]) -> None:

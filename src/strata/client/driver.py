@@ -18,7 +18,7 @@ from strata.background import cancel_each
 from strata.client.description import TrustedUrl, describe, leads, trusted_url
 from strata.client.dial import Dial
 from strata.client.name_records import find_records
-from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError
+from strata.client.transport import ChannelTransport, StreamTransport, Transport, TransportLostError, run_in_thread
 from strata.client.worker import actions as a
 from strata.client.worker.protocol import WorkerProtocol
 from strata.client.worker.states import State
@@ -292,10 +292,10 @@ class Driver:
         """Open the channel that the leader names, or a gRPC stream where its port is closed."""
         await asyncio.sleep(to.delay_s)
         self._address = to.address
-        if to.address == to.name and (records := await asyncio.to_thread(find_records, to.address)):
-            self._do(self.protocol.resolved(to.name, records, self._loop.time()))
-            return
         try:
+            if to.address == to.name and (records := await run_in_thread(partial(find_records, to.address))):
+                self._do(self.protocol.resolved(to.name, records, self._loop.time()))
+                return
             description = await self._describe(to.address, to.name, to.timeout_s)
             if not leads(description):
                 self._do(self.protocol.redirected(description.leader, description.term, self._loop.time()))
@@ -320,17 +320,20 @@ class Driver:
         """Learn where the other replicas have their channels: the keep-alive process must find the next leader."""
         names = {self._address: self._address}
         for name in self.dial.endpoints.addresses:
-            records = await asyncio.to_thread(find_records, name)
+            try:
+                records = await run_in_thread(partial(find_records, name))
+            except TransportLostError:
+                return
             names = {**dict.fromkeys(records or (name,), name), **names}
         # The records of a name may be others by now.
         self._channels = {address: channel for address, channel in self._channels.items() if address in names}
         for address, name in names.items():
             if address != self._address:
-                with suppress(CoordinatorLostError, AccessError):
+                with suppress(CoordinatorLostError, TransportLostError, AccessError):
                     await self._describe(address, name, DESCRIBE_S)
 
     async def _describe(self, address: str, name: str, timeout_s: float) -> pb.Description:
-        description = await asyncio.to_thread(describe, self.dial, address, name=name, timeout_s=timeout_s)
+        description = await run_in_thread(partial(describe, self.dial, address, name=name, timeout_s=timeout_s))
         try:
             self._channels[address] = trusted_url(description.channel_url, address, name)
         except ValueError:

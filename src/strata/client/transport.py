@@ -8,7 +8,8 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
@@ -33,6 +34,7 @@ _OPTIONS = (
 )
 
 Receive = Callable[[pb.ServerFrame], None]
+T = TypeVar("T")
 
 
 class TransportLostError(Exception):
@@ -204,7 +206,7 @@ class StreamTransport:
         """Connect, or raise TransportLostError; ``name`` is the address that stands on its certificate."""
         channel = dial.open_grpc(address, name=name, options=_OPTIONS)
         try:
-            await asyncio.to_thread(_wait_ready, channel, address, dial, name or address)
+            await run_in_thread(partial(_wait_ready, channel, address, dial, name or address))
         except BaseException:
             channel.close()
             raise
@@ -214,7 +216,10 @@ class StreamTransport:
         """Begin to pass on the frames that come in."""
         self._receive = receive
         self._call = stubs.CoordinatorStub(self._channel).Channel(iter(self._unsent.get, None))
-        threading.Thread(target=self._read, name="strata-grpc-stream", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, name="strata-grpc-stream", daemon=True).start()
+        except RuntimeError:  # the program has ended, see run_in_thread
+            self._lost.set()
 
     def send(self, frame: pb.ClientFrame) -> None:
         """Send a frame."""
@@ -229,7 +234,10 @@ class StreamTransport:
         self._unsent.put(None)
         if self._call is not None:
             self._call.cancel()
-        await asyncio.to_thread(self._channel.close)
+        try:
+            await run_in_thread(self._channel.close)
+        except TransportLostError:
+            self._channel.close()
         self._lost.set()
 
     def abort(self) -> None:
@@ -251,6 +259,18 @@ class StreamTransport:
         # The loop may be closed while this thread still reads; then nobody is there to be told.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Return what a blocking call returns, or raise TransportLostError where no thread is to be had for it.
+
+    Once a program has ended, the interpreter starts no threads, and so nothing can be connected any more.
+    """
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, call)
+    except RuntimeError as error:
+        raise TransportLostError(str(error)) from error
+    return await running
 
 
 def _wait_ready(channel: grpc.Channel, address: str, dial: Dial, name: str) -> None:

@@ -25,6 +25,7 @@ from strata.cluster.values import CommitRecord
 from strata.errors import (
     CheckpointAbortedError,
     CheckpointTimeoutError,
+    ClientClosedError,
     ProtocolMismatchError,
     StaleGenerationError,
     StorageFullError,
@@ -222,6 +223,37 @@ async def test_a_restore_point_that_does_not_come_in_time_says_what_was_waited_f
             await driver.find_restore_point(timeout_s=0.1)
     assert (caught.value.what, caught.value.phase) == ("the restore", "waiting for the coordinator")
     assert caught.value.timeout_s == 0.1
+
+
+async def test_a_search_ends_quietly_where_no_thread_is_to_be_had(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As once a program has ended: an error that escapes from a task would be printed."""
+    refused: list[object] = []
+
+    def refuse(*_: object) -> None:
+        refused.append(None)
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    loop = asyncio.get_running_loop()
+    escaped: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: escaped.append(context))
+    async with joining() as driver:
+        monkeypatch.setattr(loop, "run_in_executor", refuse)
+        driver._do(driver.protocol.lost(loop.time()))
+        async with asyncio.timeout(stretch(30)):
+            while len(refused) < 3:  # noqa: ASYNC110 - the patched loop tells nobody
+                await asyncio.sleep(0.01)
+    gc.collect()
+    assert escaped == []
+
+
+async def test_a_driver_that_ends_answers_everyone_who_waits_that_it_was_closed(channel: Channel) -> None:
+    async with joining() as driver:
+        meeting = asyncio.create_task(driver.meet("b"))
+        await asyncio.sleep(0)
+    with pytest.raises(ClientClosedError, match="the Client of worker 'a' was closed"):
+        await meeting
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
