@@ -30,7 +30,7 @@ from strata.clock import read_boot_time
 from strata.cluster import commands as c
 from strata.cluster.events import BarrierReleased, Cause, Effect
 from strata.cluster.membership import name_process, new_incarnation
-from strata.cluster.replies import HeartbeatReply, Registered, Reply
+from strata.cluster.replies import CommittedSteps, HeartbeatReply, Registered, Reply
 from strata.cluster.values import BootTime, CommitRecord, PartReport, RankInfo, Span
 from strata.errors import ClientClosedError, ClusterError
 from strata.reported_numbers import ReportedNumbers
@@ -240,7 +240,11 @@ class Client:
 
     def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
         """Make known what was deleted."""
-        return self._background.submit(self._do(c.ForgetCheckpoints(job_id=self._job_id, steps=tuple(steps))))
+        return self._background.submit(self._do(c.DropCheckpoints(job_id=self._job_id, steps=tuple(steps))))
+
+    def list_checkpoints(self) -> Future[tuple[int, ...]]:
+        """Return the steps that the coordinator has in its index."""
+        return self._background.submit(self._list_checkpoints())
 
     def find_restore_point(self, *, timeout_s: float, allow_suspect: bool = False) -> Future[int | None]:
         """Return the step that all workers of this generation go on from, or None for the beginning."""
@@ -281,6 +285,11 @@ class Client:
 
     async def _begin_part(self, step: int, generation: int) -> int:
         return self._driver.protocol.begin_part(step, generation)
+
+    async def _list_checkpoints(self) -> tuple[int, ...]:
+        found = await self._driver.ask(c.AskCheckpoints(job_id=self._job_id), timeout_s=TELL_TIMEOUT_S)
+        assert isinstance(found, CommittedSteps)
+        return found.steps
 
     async def _do(self, command: c.JobCommand) -> None:
         await self._driver.ask(command, timeout_s=TELL_TIMEOUT_S)

@@ -404,6 +404,20 @@ class ForgetCheckpoints(JobCommand):
 
 
 @immutable(frozen=True, slots=True, kw_only=True)
+class AskCheckpoints(JobCommand):
+    """Ask which checkpoints the index has, to compare it with storage; changes nothing."""
+
+    durable: ClassVar[bool] = False
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
+class DropCheckpoints(JobCommand):
+    """Take checkpoints out of the index that storage has no longer, as a worker found; the last one stays."""
+
+    steps: tuple[int, ...]
+
+
+@immutable(frozen=True, slots=True, kw_only=True)
 class SetKey(JobCommand):
     """Set a small value if its token is still the one given; 0 stands for a key that is not there.
 

@@ -322,6 +322,23 @@ class Commits:
                 self.rejected.pop(step, None)
         return gone
 
+    def drop_deleted(self, steps: Iterable[int], *, until: int) -> list[int]:
+        """Take checkpoints that storage has no longer out of the index, but never the last one; return which."""
+        steps = set(steps)
+        self.drop_suspects(steps)
+        gone = self.committed.keys() & steps
+        if gone == self.committed.keys():
+            gone -= {max(gone, default=-1)}
+        latest = max(self.committed.keys() - gone, default=-1)
+        for step in sorted(gone):
+            if step > latest:
+                # Remembered until it is saved again: a listing that is older than its deletion may still come.
+                self.rejected[step] = Rejected("it was deleted from storage", until)
+            self._drop(step)
+        for step in [step for step in steps if step < latest]:
+            self.rejected.pop(step, None)
+        return sorted(gone)
+
     def delay(self, seconds: float) -> None:
         """Put all deadlines off, for time in which this coordinator did not run."""
         for pending in self.pending.values():
@@ -332,11 +349,11 @@ class Commits:
     def record(self) -> dict[str, Any]:
         """Return what must survive a restart of the coordinator."""
         return {
-            "committed": [_row(checkpoint) for _, checkpoint in sorted(self.committed.items())],
+            "committed": [write_row(checkpoint) for _, checkpoint in sorted(self.committed.items())],
             "sizes": [[step, size] for step, size in sorted(self._sizes.items())],
             "reports_of": [[step, paths] for step, paths in sorted(self._reports_of.items())],
             "rejected": [
-                [step, each.reason, each.until, *([] if each.suspect is None else [_row(each.suspect)])]
+                [step, each.reason, each.until, *([] if each.suspect is None else [write_row(each.suspect)])]
                 for step, each in sorted(self.rejected.items())
             ],
             "aborted": [[step, paths, reason] for step, (paths, reason) in sorted(self._aborted.items())],
@@ -361,11 +378,11 @@ class Commits:
     def restore(self, record: dict[str, Any]) -> None:
         """Take over what :meth:`record` returned."""
         for row in record["committed"]:
-            self.committed[row[0]] = _read_row(row)
+            self.committed[row[0]] = read_row(row)
         self._sizes = dict(record.get("sizes", []))
         self._reports_of = dict(record["reports_of"])
         self.rejected = {
-            step: Rejected(reason, until, *map(_read_row, suspect))
+            step: Rejected(reason, until, *map(read_row, suspect))
             for step, reason, until, *suspect in record["rejected"]
         }
         self._aborted = {step: (paths, reason) for step, paths, reason in record["aborted"]}
@@ -385,7 +402,7 @@ class Commits:
             pending.repair_began_s = now_s
 
     def _drop(self, step: int) -> None:
-        del self.committed[step]
+        self.committed.pop(step, None)
         self._sizes.pop(step, None)
 
     def _end_as_aborted(self, step: int, paths: list[str], reason: str) -> None:
@@ -398,7 +415,8 @@ def _record_repairs(pending: Pending) -> dict[str, Any]:
     return {"repairs": repairs, "is_repairing": pending.is_repairing}
 
 
-def _row(checkpoint: CommitRecord) -> list[Any]:
+def write_row(checkpoint: CommitRecord) -> list[Any]:
+    """Return a commit as values that JSON can hold."""
     diverged = checkpoint.diverged
     if diverged is None:
         return list(checkpoint[:4])
@@ -406,7 +424,8 @@ def _row(checkpoint: CommitRecord) -> list[Any]:
     return [*checkpoint[:4], [list(diverged.ranks), diverged.tensor, diverged.tensors, *suspect]]
 
 
-def _read_row(row: list[Any]) -> CommitRecord:
+def read_row(row: list[Any]) -> CommitRecord:
+    """Return the commit that :func:`write_row` wrote."""
     step, epoch, manifest, cursors, *more = row
     diverged = [Divergence(tuple(ranks), *rest) for ranks, *rest in more]
     return CommitRecord(step, epoch, manifest, cursors, *diverged)

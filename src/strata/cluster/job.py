@@ -7,6 +7,7 @@ from typing import Any
 from strata.cluster import commands as c
 from strata.cluster.access.tenant import Tenant
 from strata.cluster.barriers import Barriers
+from strata.cluster.commits import read_row, write_row
 from strata.cluster.events import Cause, Effect, Event, EventLog, GenerationChanged
 from strata.cluster.job_checkpoints import JobCheckpoints
 from strata.cluster.keys import Keys
@@ -15,7 +16,7 @@ from strata.cluster.lifecycle.job_state import Ending, Verdict, judge
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
 from strata.cluster.replies import Answer, Done, HeartbeatReply, Registered, ShardLease
-from strata.cluster.values import Incarnation
+from strata.cluster.values import CommitRecord, Incarnation
 from strata.errors import JobWaitingError, QuotaExceededError
 
 # The same for everyone: most commands are answered with it.
@@ -255,7 +256,7 @@ class Job(JobCheckpoints):
             "commits": self.commits.record(),
             "ledger": self.ledger.record(),
             "keys": self.keys.record(),
-            "restored": None if self._restored is None else list(self._restored),
+            "restored": None if self._restored is None else self._record_restored(*self._restored),
         }
 
     def restore(self, record: dict[str, Any]) -> None:
@@ -265,7 +266,20 @@ class Job(JobCheckpoints):
         self.commits.restore(record["commits"])
         self.ledger.restore(record["ledger"], self.membership.ids())
         self.keys.restore(record.get("keys", []))
-        self._restored = None if record["restored"] is None else (record["restored"][0],)
+        self._restored = None
+        match record["restored"]:
+            case [None]:
+                self._restored = (None,)
+            case [int(step)]:
+                self._restored = (self.commits.committed[step],)
+            case [int(), list(row)]:
+                self._restored = (read_row(row),)
+
+    def _record_restored(self, point: CommitRecord | None) -> list[Any]:
+        if point is None:
+            return [None]
+        # The index may have lost it since.
+        return [point.step] if point.step in self.commits.committed else [point.step, write_row(point)]
 
     def _check(self, command: c.GenerationCommand) -> None:
         self.membership.check(command)

@@ -13,7 +13,7 @@ from strata.cluster.ledger.ledger import Ledger
 from strata.cluster.lifecycle.job_state import Ending
 from strata.cluster.limits import Limits
 from strata.cluster.membership import Membership
-from strata.cluster.replies import Answer, Done, RestorePoint
+from strata.cluster.replies import Answer, CommittedSteps, Done, RestorePoint
 from strata.cluster.values import CommitRecord
 from strata.errors import (
     CheckpointAbortedError,
@@ -38,7 +38,7 @@ class JobCheckpoints(ABC):
     def __init__(self) -> None:
         self.commits = Commits()
         # The checkpoint that the present generation goes on from, once someone has asked.
-        self._restored: tuple[int | None] | None = None
+        self._restored: tuple[CommitRecord | None] | None = None
 
     def ask_restore_point(self, command: c.AskRestorePoint, now_s: float) -> Answer:
         """Say where this generation goes on; the first to ask sets the ledger back."""
@@ -53,11 +53,14 @@ class JobCheckpoints(ABC):
                 raise CommitPendingError(self.job_id, max(writing))
             point = self._choose_restore_point(now_s, allow_suspect=command.allow_suspect)
             self.ledger.roll_back("[]" if point is None else point.cursors)
-            self._restored = (None if point is None else point.step,)
+            self._restored = (point,)
             self._say(now_s, None, "rolled back", "to the beginning" if point is None else f"to step {point.step}")
         self.ending.go_on()
-        (step,) = self._restored
-        return RestorePoint(checkpoint=None if step is None else self.commits.committed[step]), []
+        return RestorePoint(checkpoint=self._restored[0]), []
+
+    def _restored_step(self) -> int | None:
+        """Return the step that this generation goes on from; None if nobody has asked, or it is the beginning."""
+        return self._restored[0].step if self._restored and self._restored[0] else None
 
     def _choose_restore_point(self, now_s: float, *, allow_suspect: bool) -> CommitRecord | None:
         """Return where to go on. Suspect checkpoints that are passed over do not hinder saves of their steps."""
@@ -181,9 +184,10 @@ class JobCheckpoints(ABC):
     def reject_checkpoint(self, command: c.RejectCheckpoint, now_s: float) -> Answer:
         """Take a checkpoint that cannot be restored out of the index, and have all workers restore an older one."""
         self._check(command)
-        if self._restored != (command.step,):
+        if self._restored_step() != command.step:
             return Done(), []  # nobody goes on from it
-        if len(self.commits.committed) == 1 and not self.commits.take_back():
+        # It may have been dropped from the index already.
+        if not self.commits.committed.keys() - {command.step} and not self.commits.take_back():
             raise LastCheckpointError(self.job_id, command.step)
         self.membership.begin_anew()
         self.commits.reject(command.step, command.reason, until=self.membership.generation)
@@ -237,7 +241,7 @@ class JobCheckpoints(ABC):
         """Take deleted checkpoints out of the index; what the present generation goes on from stays."""
         if command.even_newest:
             return Done(), self._forget_even_newest(command, now_s)
-        kept = self._restored[0] if self._restored else None
+        kept = self._restored_step()
         for step in self.commits.forget(tuple(step for step in command.steps if step != kept)):
             self._say(now_s, None, "checkpoint removed", f"step {step}")
         return Done(), []
@@ -248,10 +252,24 @@ class JobCheckpoints(ABC):
         for step in self.commits.committed.keys() & set(command.steps):
             self.commits.reject(step, "removed by an operator", until=self.membership.generation + 1)
             self._say(now_s, None, "checkpoint removed", f"step {step}, by an operator")
-        if self._restored and self._restored[0] in command.steps:
+        if self._restored_step() in command.steps:
             self.membership.begin_anew()
             return self._new_generation(now_s, "an operator removed its checkpoint", Cause.REJECTED)
         return []
+
+    def ask_checkpoints(self, command: c.AskCheckpoints, now_s: float) -> Answer:
+        """Say which checkpoints the index has."""
+        return CommittedSteps(steps=tuple(sorted(self.commits.committed))), []
+
+    def drop_checkpoints(self, command: c.DropCheckpoints, now_s: float) -> Answer:
+        """Take checkpoints that are gone from storage out of the index, also the newest.
+
+        The last one stays, because a worker that sees none may look at another storage: then nobody begins anew by
+        mistake. Workers that restored one of them have its state and train on.
+        """
+        for step in self.commits.drop_deleted(command.steps, until=self.membership.generation + 1):
+            self._say(now_s, None, "checkpoint removed", f"step {step}")
+        return Done(), []
 
     def abort_checkpoint(self, command: c.AbortCheckpoint, now_s: float) -> Answer:
         """Give up a checkpoint that still misses parts."""

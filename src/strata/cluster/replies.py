@@ -65,5 +65,12 @@ class KeyValue:
     is_set: bool = False
 
 
-Reply = Done | Registered | HeartbeatReply | RestorePoint | CommitProgress | ShardLease | KeyValue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedSteps:
+    """The steps of the checkpoints that the index has, oldest first."""
+
+    steps: tuple[int, ...]
+
+
+Reply = Done | Registered | HeartbeatReply | RestorePoint | CommitProgress | ShardLease | KeyValue | CommittedSteps
 Answer = tuple[Reply, list[Effect]]

@@ -52,6 +52,9 @@ class Coordinator:
         self.wanted: dict[int, ManifestWanted] = {}
         self.waiting: list[Future[None]] = []
         self.adopted: list[int] = []
+        self.known: list[int] = []
+        self.forgotten: list[int] = []
+        self.before_listing: Callable[[], object] | None = None
         self.refusals: list[Exception] = []
         self._steps: list[int] = []
 
@@ -85,8 +88,14 @@ class Coordinator:
     def find_restore_point(self, *, timeout_s: float, allow_suspect: bool) -> Future[int | None]:
         return done(max(self.adopted, default=None))
 
-    def forget_checkpoints(self, _steps: Sequence[int]) -> Future[None]:
+    def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
+        self.forgotten += steps
         return done(error=AWAY)
+
+    def list_checkpoints(self) -> Future[tuple[int, ...]]:
+        if self.before_listing is not None:
+            self.before_listing()
+        return done(tuple(self.known or self.adopted))
 
     def write(self, wanted: ManifestWanted) -> CommitRecord:
         assert self.writer is not None
@@ -275,3 +284,33 @@ def test_a_checkpoint_is_deleted_though_the_coordinator_cannot_be_notified(
         manager.delete(1)
         assert manager.list_checkpoints() == [2]
     assert f"the coordinator could not be notified that steps [1] were deleted: {AWAY}" in caplog.text
+
+
+def test_what_anyone_deleted_from_storage_is_dropped_from_the_index_and_what_is_committed_meanwhile_is_not(
+    storage: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint, "SEE_LOOKS", 1)
+    with CheckpointManager(storage=storage) as alone:
+        for step in (2, 3):
+            alone.save({"w": np.full(3, step)}, step)
+        coordinator = Coordinator()
+        coordinator.known = [1, 2, 3, 4]
+        # After storage was listed, and before the coordinator is asked.
+        coordinator.before_listing = lambda: alone.save({"w": np.full(3, 4)}, 4)
+        with CheckpointManager(storage=storage, coordinator=coordinator) as manager:
+            manager.load()
+    assert coordinator.adopted == [2, 3]
+    assert coordinator.forgotten == [1]
+
+
+def test_a_storage_that_has_nothing_of_what_the_coordinator_lists_may_be_another_one(
+    storage: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint, "SEE_LOOKS", 1)
+    with CheckpointManager(storage=storage) as alone:
+        alone.save({"w": np.ones(3)}, 7)
+    coordinator = Coordinator()
+    coordinator.known = [1, 2]
+    with CheckpointManager(storage=storage, coordinator=coordinator) as manager:
+        manager.load()
+    assert coordinator.forgotten == []

@@ -201,12 +201,31 @@ class JointCommit:
             error.add_note(str(last))
             raise error from last
 
-    async def _see(self, step: int) -> None:
+    async def _see(self, step: int) -> bool:
         """Wait a little for a manifest that another machine wrote: a shared file system may show it late."""
         for _ in range(SEE_LOOKS):
             if await self._engine.is_committed(step):
-                return
+                return True
             await asyncio.sleep(SEE_AGAIN_S)
+        return False
+
+    async def _drop_deleted(self) -> None:
+        """Have the coordinator drop from its index what storage has no longer, whoever deleted it.
+
+        Each is looked for after the coordinator has named it: one that is committed now is there. Where storage has
+        none of them it may be another one, and nothing is dropped.
+        """
+        try:
+            steps = await asyncio.wrap_future(self._coordinator.list_checkpoints())
+            unlisted = [step for step in steps if step not in self._engine.catalog.listed]
+            is_there = await asyncio.gather(*map(self._see, unlisted))
+        except (ClusterError, StorageError) as error:
+            log.warning("the checkpoints that the coordinator lists were not compared with storage: %s", error)
+            return
+        gone = [step for step, found in zip(unlisted, is_there, strict=True) if not found]
+        if gone and len(gone) < len(steps):
+            log.info("steps %s are no longer in storage; the coordinator drops them from its index", gone)
+            await self.forget(gone)
 
     async def _write_manifest(self, wanted: ManifestWanted) -> CommitRecord:
         trace = checkpoint_trace(wanted.generation, wanted.step)
@@ -307,6 +326,7 @@ class JointCommit:
             with suppress(StorageError):  # of no use any more, and swept some day
                 await self._engine.storage.delete(f"{self._engine.directory}/{report.path}")
         await self.forget(await self._engine.pruner.retain(self._progress()))
+        await self._drop_deleted()
 
     def _progress(self) -> SaveProgress:
         """The progress of what this worker does for all; no handle shows it."""
@@ -323,6 +343,7 @@ class JointCommit:
         records = [self._record(info) for info in infos]
         if records:
             await asyncio.wrap_future(self._coordinator.adopt_checkpoints(records))
+            await self._drop_deleted()
 
     def _record(self, source: Manifest | CheckpointInfo) -> CommitRecord:
         cursors = json.dumps(source.cursors.get(LEDGER, []), separators=(",", ":"))

@@ -149,7 +149,11 @@ class CommitCoordinator(Protocol):
         ...
 
     def forget_checkpoints(self, steps: Sequence[int]) -> Future[None]:
-        """Make known what was deleted."""
+        """Make known what is no longer in storage; the last checkpoint stays known."""
+        ...
+
+    def list_checkpoints(self) -> Future[tuple[int, ...]]:
+        """Return the steps that are known."""
         ...
 
     def find_restore_point(self, *, timeout_s: float, allow_suspect: bool) -> Future[int | None]:

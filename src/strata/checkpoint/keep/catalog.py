@@ -61,6 +61,8 @@ class Catalog:
         self._directory = directory
         self._known: dict[ObjectInfo, Entry] = {}
         self._written: dict[tuple[str, int], Entry] = {}
+        self.listed: frozenset[int] = frozenset()
+        """The steps whose manifests the last scan found."""
 
     def remember(self, manifest: Manifest, size_bytes: int) -> None:
         """Know a manifest that was just written, so that it need not be read: large ones take a while."""
@@ -110,6 +112,7 @@ class Catalog:
         paths = {info.path for info in scan.objects}
         manifests = [info for info in scan.objects if layout.is_manifest(info.path)]
         rewound = [info for info in scan.objects if layout.is_rewound(info.path)]
+        self.listed = frozenset(step for info in manifests if (step := layout.step_of(info.path)) is not None)
         self._known = {info: self._known[info] for info in (*manifests, *rewound) if info in self._known}
         for info in manifests:
             if (info.path, info.size_bytes) in self._written:

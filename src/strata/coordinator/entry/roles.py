@@ -42,6 +42,8 @@ COMMANDS: Mapping[type[Command], Role] = MappingProxyType(
         c.RejectCheckpoint: Role.WORKER,
         c.AbortCheckpoint: Role.WORKER,
         c.AdoptCheckpoints: Role.WORKER,
+        c.AskCheckpoints: Role.WORKER,
+        c.DropCheckpoints: Role.WORKER,
         # The launcher does so for its workers.
         c.ConfigureJob: Role.WORKER,
         # Keys hold where ranks meet, so they are not for those who only look.

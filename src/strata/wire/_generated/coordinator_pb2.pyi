@@ -25,7 +25,7 @@ class ServerFrame(_message.Message):
     def __init__(self, reply: _Optional[_Union[Reply, _Mapping]] = ..., effect: _Optional[_Union[Effect, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "lease_shards", "report_progress", "report_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "keep_alive", "skip_samples", "reject_checkpoint", "offer_releases", "bring_release", "forget_workers", "remove_job", "rewind_job", "report_stall", "assign_shards", "report_repair", "end_repair", "create_tenant", "set_tenant", "remove_tenant", "create_token", "revoke_token", "forget_tokens", "by", "address", "rules")
+    __slots__ = ("configure_job", "register_worker", "heartbeat", "goodbye", "channel_lost", "fail_workers", "arrive_at_barrier", "cancel_barrier", "register_dataset", "ask_restore_point", "lease_shards", "report_progress", "report_part", "confirm_commit", "abort_checkpoint", "ask_for_manifest", "expire_barrier", "adopt_checkpoints", "forget_checkpoints", "set_key", "get_key", "ask_commit", "give_up_checkpoint", "keep_alive", "skip_samples", "reject_checkpoint", "offer_releases", "bring_release", "forget_workers", "remove_job", "rewind_job", "report_stall", "assign_shards", "report_repair", "end_repair", "ask_checkpoints", "drop_checkpoints", "create_tenant", "set_tenant", "remove_tenant", "create_token", "revoke_token", "forget_tokens", "by", "address", "rules")
     CONFIGURE_JOB_FIELD_NUMBER: _ClassVar[int]
     REGISTER_WORKER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,8 @@ class Command(_message.Message):
     ASSIGN_SHARDS_FIELD_NUMBER: _ClassVar[int]
     REPORT_REPAIR_FIELD_NUMBER: _ClassVar[int]
     END_REPAIR_FIELD_NUMBER: _ClassVar[int]
+    ASK_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    DROP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     CREATE_TENANT_FIELD_NUMBER: _ClassVar[int]
     SET_TENANT_FIELD_NUMBER: _ClassVar[int]
     REMOVE_TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +107,8 @@ class Command(_message.Message):
     assign_shards: AssignShards
     report_repair: ReportRepair
     end_repair: EndRepair
+    ask_checkpoints: AskCheckpoints
+    drop_checkpoints: DropCheckpoints
     create_tenant: CreateTenant
     set_tenant: SetTenant
     remove_tenant: RemoveTenant
@@ -114,10 +118,10 @@ class Command(_message.Message):
     by: str
     address: str
     rules: int
-    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., lease_shards: _Optional[_Union[LeaseShards, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., report_part: _Optional[_Union[ReportPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ..., reject_checkpoint: _Optional[_Union[RejectCheckpoint, _Mapping]] = ..., offer_releases: _Optional[_Union[OfferReleases, _Mapping]] = ..., bring_release: _Optional[_Union[BringRelease, _Mapping]] = ..., forget_workers: _Optional[_Union[ForgetWorkers, _Mapping]] = ..., remove_job: _Optional[_Union[RemoveJob, _Mapping]] = ..., rewind_job: _Optional[_Union[RewindJob, _Mapping]] = ..., report_stall: _Optional[_Union[ReportStall, _Mapping]] = ..., assign_shards: _Optional[_Union[AssignShards, _Mapping]] = ..., report_repair: _Optional[_Union[ReportRepair, _Mapping]] = ..., end_repair: _Optional[_Union[EndRepair, _Mapping]] = ..., create_tenant: _Optional[_Union[CreateTenant, _Mapping]] = ..., set_tenant: _Optional[_Union[SetTenant, _Mapping]] = ..., remove_tenant: _Optional[_Union[RemoveTenant, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., revoke_token: _Optional[_Union[RevokeToken, _Mapping]] = ..., forget_tokens: _Optional[_Union[ForgetTokens, _Mapping]] = ..., by: _Optional[str] = ..., address: _Optional[str] = ..., rules: _Optional[int] = ...) -> None: ...
+    def __init__(self, configure_job: _Optional[_Union[ConfigureJob, _Mapping]] = ..., register_worker: _Optional[_Union[RegisterWorker, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., channel_lost: _Optional[_Union[ChannelLost, _Mapping]] = ..., fail_workers: _Optional[_Union[FailWorkers, _Mapping]] = ..., arrive_at_barrier: _Optional[_Union[ArriveAtBarrier, _Mapping]] = ..., cancel_barrier: _Optional[_Union[CancelBarrier, _Mapping]] = ..., register_dataset: _Optional[_Union[RegisterDataset, _Mapping]] = ..., ask_restore_point: _Optional[_Union[AskRestorePoint, _Mapping]] = ..., lease_shards: _Optional[_Union[LeaseShards, _Mapping]] = ..., report_progress: _Optional[_Union[ReportProgress, _Mapping]] = ..., report_part: _Optional[_Union[ReportPart, _Mapping]] = ..., confirm_commit: _Optional[_Union[ConfirmCommit, _Mapping]] = ..., abort_checkpoint: _Optional[_Union[AbortCheckpoint, _Mapping]] = ..., ask_for_manifest: _Optional[_Union[AskForManifest, _Mapping]] = ..., expire_barrier: _Optional[_Union[ExpireBarrier, _Mapping]] = ..., adopt_checkpoints: _Optional[_Union[AdoptCheckpoints, _Mapping]] = ..., forget_checkpoints: _Optional[_Union[ForgetCheckpoints, _Mapping]] = ..., set_key: _Optional[_Union[SetKey, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., ask_commit: _Optional[_Union[AskCommit, _Mapping]] = ..., give_up_checkpoint: _Optional[_Union[GiveUpCheckpoint, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., skip_samples: _Optional[_Union[SkipSamples, _Mapping]] = ..., reject_checkpoint: _Optional[_Union[RejectCheckpoint, _Mapping]] = ..., offer_releases: _Optional[_Union[OfferReleases, _Mapping]] = ..., bring_release: _Optional[_Union[BringRelease, _Mapping]] = ..., forget_workers: _Optional[_Union[ForgetWorkers, _Mapping]] = ..., remove_job: _Optional[_Union[RemoveJob, _Mapping]] = ..., rewind_job: _Optional[_Union[RewindJob, _Mapping]] = ..., report_stall: _Optional[_Union[ReportStall, _Mapping]] = ..., assign_shards: _Optional[_Union[AssignShards, _Mapping]] = ..., report_repair: _Optional[_Union[ReportRepair, _Mapping]] = ..., end_repair: _Optional[_Union[EndRepair, _Mapping]] = ..., ask_checkpoints: _Optional[_Union[AskCheckpoints, _Mapping]] = ..., drop_checkpoints: _Optional[_Union[DropCheckpoints, _Mapping]] = ..., create_tenant: _Optional[_Union[CreateTenant, _Mapping]] = ..., set_tenant: _Optional[_Union[SetTenant, _Mapping]] = ..., remove_tenant: _Optional[_Union[RemoveTenant, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., revoke_token: _Optional[_Union[RevokeToken, _Mapping]] = ..., forget_tokens: _Optional[_Union[ForgetTokens, _Mapping]] = ..., by: _Optional[str] = ..., address: _Optional[str] = ..., rules: _Optional[int] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("id", "error", "done", "registered", "heartbeat_reply", "restore_point", "shard_lease", "key_value", "commit_progress", "data_shards")
+    __slots__ = ("id", "error", "done", "registered", "heartbeat_reply", "restore_point", "shard_lease", "key_value", "commit_progress", "data_shards", "committed_steps")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +132,7 @@ class Reply(_message.Message):
     KEY_VALUE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_STEPS_FIELD_NUMBER: _ClassVar[int]
     id: int
     error: Error
     done: Done
@@ -138,7 +143,8 @@ class Reply(_message.Message):
     key_value: KeyValue
     commit_progress: CommitProgress
     data_shards: DataShards
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., shard_lease: _Optional[_Union[ShardLease, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ..., data_shards: _Optional[_Union[DataShards, _Mapping]] = ...) -> None: ...
+    committed_steps: CommittedSteps
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., restore_point: _Optional[_Union[RestorePoint, _Mapping]] = ..., shard_lease: _Optional[_Union[ShardLease, _Mapping]] = ..., key_value: _Optional[_Union[KeyValue, _Mapping]] = ..., commit_progress: _Optional[_Union[CommitProgress, _Mapping]] = ..., data_shards: _Optional[_Union[DataShards, _Mapping]] = ..., committed_steps: _Optional[_Union[CommittedSteps, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
     __slots__ = ("generation_changed", "barrier_released", "barrier_failed", "manifest_wanted", "checkpoint_committed", "checkpoint_aborted", "release_wanted", "repair_wanted")
@@ -719,6 +725,20 @@ class ForgetCheckpoints(_message.Message):
     even_newest: bool
     def __init__(self, job_id: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., even_newest: _Optional[bool] = ...) -> None: ...
 
+class AskCheckpoints(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class DropCheckpoints(_message.Message):
+    __slots__ = ("job_id", "steps")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_id: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class SetKey(_message.Message):
     __slots__ = ("job_id", "key", "value", "token", "writer")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1216,6 +1236,12 @@ class ShardLease(_message.Message):
     SPANS_FIELD_NUMBER: _ClassVar[int]
     spans: _containers.RepeatedCompositeFieldContainer[Span]
     def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class CommittedSteps(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KeyValue(_message.Message):
     __slots__ = ("value", "token", "is_set")
