@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -320,3 +321,33 @@ def test_a_state_of_a_generation_that_is_over_is_not_saved(service: CoordinatorP
         assert manager.save({"w": np.zeros(3)}, 1).committed
         with pytest.raises(ValueError, match="the rank says which part this is"):
             manager.save({"w": np.zeros(3)}, 2, part=1, parts=2)
+
+
+def test_what_is_deleted_by_hand_leaves_the_index_at_the_next_commit_and_at_the_next_start(
+    service: CoordinatorProcess, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+
+    def known(client: Client) -> list[int]:
+        return list(client.list_checkpoints().result(stretch(20)))
+
+    def remove(step: int) -> None:
+        shutil.rmtree(folder / "default" / "checkpoints" / f"step_{step}")
+
+    with service.serving():
+        with Client(service.url, "a") as client:
+            client.wait_registered()
+            with CheckpointManager(folder, coordinator=client, keep_count=None) as manager:
+                for step in (1, 2, 3):
+                    manager.save({"w": np.full(3, float(step))}, step)
+                remove(3)
+                manager.save({"w": np.full(3, 4.0)}, 4)
+                wait_until(lambda: known(client) == [1, 2, 4])
+        for step in (1, 4):
+            remove(step)
+        with Client(service.url, "a") as client:
+            client.wait_registered()
+            assert known(client) == [1, 2, 4]
+            with CheckpointManager(folder, coordinator=client) as manager:
+                assert manager.load().step == 2
+                assert known(client) == [2]
