@@ -292,6 +292,8 @@ def _parse(options: list[str] | None) -> dict[str, Any]:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
+        except RecursionError:
+            raise typer.BadParameter(f"--option {name}: its value is nested too deeply") from None
     return found
 
 

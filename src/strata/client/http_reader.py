@@ -94,12 +94,12 @@ class HttpReader:
             raise UntrustedCoordinatorError(self._url, describe_tls_error(error)) from error
         except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
             raise CoordinatorLostError(self._url, waited_s=time.monotonic() - started_s) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StrataError(f"{target} answered with something that is not JSON: is Strata there?") from error
 
 
 def _detail(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"{error.url} answered {error.code} {error.reason}"

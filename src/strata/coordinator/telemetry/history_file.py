@@ -74,7 +74,7 @@ class HistoryFile:
             try:
                 if line:
                     _take(history, json.loads(line))
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
                 bad += 1
         if bad:
             log.warning("%d damaged lines of %s are skipped", bad, self._path)

@@ -128,6 +128,8 @@ def _each(values: Sequence[bytes | None], decode: Any) -> list[Any]:
             decoded.append(None if data is None else decode(data))
         except ValueError as error:
             raise MemberError(str(error), number) from error
+        except RecursionError as error:
+            raise MemberError("its values are nested too deeply", number) from error
     return decoded
 
 

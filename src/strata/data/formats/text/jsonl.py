@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 20
 # How Arrow names the record that it could not read, and the column whose values are of two kinds.
 _ROW = re.compile(r" in row (\d+)")
+_TOO_DEEP = "its values are nested too deeply"
 _CHANGED = re.compile(r"Column\(/([^/)]*).* changed from")
 # A line that may be null and not an object. Arrow dies of it if no object is before it.
 _NULL_LINE = re.compile(rb"^[ \t]*null", re.MULTILINE)
@@ -57,7 +58,7 @@ class JsonLines:
             try:
                 found, own = self._scan_block(file, offset, rows, data, fixed)
             except RecursionError:
-                raise _corrupt(file, "its values are nested too deeply", offset, f"record {rows} or after") from None
+                raise _find_nested(file, offset, rows, data) from None
             try:
                 schema = own if schema is None else self.merge(schema, own)
             except ValueError as error:
@@ -163,11 +164,29 @@ def _locate(file: ByteFile, offset: int, row: int, data: bytes, error: Exception
                 is_end = not line.endswith(b"\n")
                 problem = f"it ends inside this record, so it was cut off: {found}" if is_end else str(found)
                 return _corrupt(file, problem, offset, f"record {row}")
+            except RecursionError:
+                return _corrupt(file, _TOO_DEEP, offset, f"record {row}")
             if not isinstance(parsed, dict):
                 return _corrupt(file, "the line is not an object", offset, f"record {row}")
             row += 1
         offset += len(line)
     return _explain(file, lines.first_error(error), row - _count(data))
+
+
+def _find_nested(file: ByteFile, offset: int, row: int, data: bytes) -> CorruptFileError:
+    """Find the line whose values are nested too deeply."""
+    number, at = row, offset
+    for line in io.BytesIO(data):
+        if line.strip():
+            try:
+                json.loads(line)
+            except RecursionError:
+                return _corrupt(file, _TOO_DEEP, at, f"record {number}")
+            except ValueError:
+                break
+            number += 1
+        at += len(line)
+    return _corrupt(file, _TOO_DEEP, offset, f"record {row} or after")
 
 
 def _explain(file: ByteFile, problem: str, first: int) -> CorruptFileError:
