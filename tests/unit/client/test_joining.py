@@ -222,3 +222,12 @@ def test_an_older_reply_does_not_bring_an_older_generation_back(worker: Worker) 
     worker.reply(beats[0], HeartbeatReply(rank=0, world_size=1, generation=2, waits_for=0))
     assert worker.protocol.rank_info.generation == worker.protocol.generation == 3
     assert worker.protocol.rank_info.rank == 1
+
+
+def test_a_registration_that_is_answered_after_its_connection_was_lost_does_not_count() -> None:
+    worker = Worker(joins=False)
+    (sent,) = (each for each in worker.take(worker.protocol.connected(worker.now_s)) if isinstance(each, a.Send))
+    worker.take(worker.protocol.lost(worker.now_s))
+    registered = Registered(rank=0, world_size=1, generation=1, waits_for=0, lease_s=10.0)
+    worker.reply(sent.number, registered)
+    assert worker.protocol.state is State.DISCONNECTED

@@ -123,6 +123,11 @@ def test_a_part_that_the_coordinator_forgot_is_reported_again(worker: Worker) ->
     worker.reply(worker.sent(c.ReportPart)[-1].number, Done())
     worker.reply(worker.sent(c.AskCommit)[-1].number, CommitProgress(phase="unknown"))
     assert len(worker.sent(c.ReportPart)) == 2
+    part(worker, 10)
+    assert len(worker.sent(c.ReportPart)) == 2, "its turn comes when the one before is reported"
+    worker.reply(worker.sent(c.ReportPart)[-1].number, Done())
+    commands = [sent.command for sent in worker.sent(c.ReportPart)]
+    assert [command.step for command in commands if isinstance(command, c.ReportPart)] == [5, 5, 10]
 
 
 def test_a_commit_that_takes_too_long_names_whom_it_waits_for(worker: Worker) -> None:
@@ -214,3 +219,21 @@ def test_a_manifest_is_not_written_any_more_when_its_checkpoint_has_ended(worker
     worker.effect(WANTED)
     worker.effect(end)
     assert a.WriteManifest(WANTED) not in worker.take(worker.protocol.manifest_failed(5, None, worker.now_s))
+
+
+def test_a_step_is_repaired_once_in_each_generation(worker: Worker) -> None:
+    def asked(generation: int) -> bool:
+        wanted = e.RepairWanted(job_id="default", to=("a",), step=5, generation=generation, reports=())
+        return a.WriteRepair(wanted) in worker.effect(wanted)
+
+    assert [asked(generation) for generation in (1, 1, 2, 2)] == [True, False, True, False]
+    worker.effect(e.CheckpointAborted(job_id="default", to=("a",), step=5, reason="w left"))
+    assert asked(2), "it is saved again"
+
+
+def test_an_announcement_of_another_step_makes_nobody_ask(worker: Worker) -> None:
+    part(worker, 5)
+    worker.reply(worker.sent(c.ReportPart)[-1].number, Done())
+    before = len(worker.sent(c.AskCommit))
+    worker.effect(e.CheckpointCommitted(job_id="default", to=("a",), step=6, manifest="m"))
+    assert len(worker.sent(c.AskCommit)) == before

@@ -121,6 +121,13 @@ def test_fewer_participants_can_be_expected(bench: Bench) -> None:
     assert released.to == ("a", "c")
 
 
+def test_who_was_not_at_a_meeting_of_fewer_is_not_released_from_it(bench: Bench) -> None:
+    for worker in "ac":
+        arrive(bench, worker, expected=2, payload=b"x")
+    assert arrive(bench, "b", expected=2, payload=b"y") == []
+    assert [sorted(barrier.arrivals) for barrier in bench.job.barriers.open()] == [["b"]]
+
+
 def test_a_timeout_names_who_is_missing_and_what_they_were_doing(bench: Bench) -> None:
     bench.beat("b", state=c.WorkerState.CHECKPOINTING, step=120)
     arrive(bench, "a", timeout_s=5.0)

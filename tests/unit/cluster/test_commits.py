@@ -366,3 +366,25 @@ def test_only_the_newest_aborts_are_remembered(bench: Bench, monkeypatch: pytest
         report(bench, worker, step)
     phases = [progress(bench, worker, step).phase for worker, step in saved]
     assert phases == ["unknown", "aborted", "aborted", "collecting"]
+
+
+def test_time_in_which_the_coordinator_was_away_ends_no_commit_and_asks_at_once_for_what_is_missing(
+    bench: Bench,
+) -> None:
+    for worker in bench.job.membership.ids():
+        report(bench, worker, 10)
+    report(bench, bench.job.membership.ids()[0], 20)
+    bench.now_s += LIMITS.collect_s
+    again = bench.restarted()
+    effects = again.pass_time(2.0)
+    assert [effect.step for effect in effects if isinstance(effect, e.ManifestWanted)] == [10]
+    assert 20 in again.job.commits.pending
+
+
+def test_a_worker_has_its_time_to_write_a_manifest_also_if_the_coordinator_was_stopped(bench: Bench) -> None:
+    for worker in bench.job.membership.ids():
+        report(bench, worker, 10)
+    bench.pass_time(1.0)
+    bench.now_s += LIMITS.manifest_s
+    bench.cluster.due(bench.now_s)
+    assert [effect for effect in bench.pass_time(2.0) if isinstance(effect, e.ManifestWanted)] == []

@@ -240,6 +240,54 @@ def test_a_keep_alive_never_shortens_a_lease_and_a_heartbeat_ends_the_grace(benc
     assert bench.ranks() == {"a": 0}
 
 
+def test_a_heartbeat_says_at_once_how_many_workers_a_new_minimum_misses(bench: Bench) -> None:
+    bench.join("a")
+    assert bench.beat("a").waits_for == 0
+    bench.apply(c.ConfigureJob(min_workers=3))
+    assert bench.beat("a").waits_for == 2
+
+
+def test_a_pause_of_the_coordinator_gives_nobody_more_than_a_whole_lease(bench: Bench) -> None:
+    bench.join("a")
+    bench.cluster.due(bench.now_s)
+    bench.now_s += 60.0
+    bench.beat("a")
+    bench.cluster.due(bench.now_s)
+    bench.pass_time(10.5)
+    assert bench.ranks() == {}
+
+
+def test_a_lost_channel_never_makes_a_lease_longer(bench: Bench) -> None:
+    bench.join("a")
+    bench.pass_time(9.5)
+    bench.say(c.ChannelLost, "a")
+    bench.pass_time(1.0)
+    assert bench.ranks() == {}
+
+
+def test_a_worker_whose_channel_is_back_is_not_taken_for_one_without(bench: Bench) -> None:
+    bench.join("a")
+    bench.say(c.ChannelLost, "a")
+    bench.beat("a")
+    bench.pass_time(5.0)
+    bench.say(c.KeepAlive, "a")
+    bench.pass_time(9.0)
+    assert bench.ranks() == {"a": 0}, "a whole lease, and not the grace"
+    (changed,) = (effect for effect in bench.pass_time(2.0) if isinstance(effect, e.GenerationChanged))
+    assert changed.cause is Cause.HUNG
+
+
+def test_a_worker_that_came_back_since_is_not_forgotten(bench: Bench) -> None:
+    """The command names the incarnation that was gone for long."""
+    for incarnation in ("1", "2"):
+        bench.join("a", incarnation=incarnation)
+        bench.say(c.Goodbye, "a", incarnation)
+    bench.apply(c.ForgetWorkers(workers=(Incarnation("a", "1"),)))
+    assert [member.worker_id for member in bench.job.membership.everyone()] == ["a"]
+    bench.apply(c.ForgetWorkers(workers=(Incarnation("a", "2"),)))
+    assert bench.job.membership.everyone() == []
+
+
 def test_a_process_that_was_replaced_never_comes_back(bench: Bench) -> None:
     """It was cut off, its replacement joined, and now its connection works again."""
     bench.join("a", incarnation="old.1")
@@ -285,19 +333,25 @@ def test_a_coordinator_that_was_stopped_for_longer_than_the_lease_fails_nobody_w
 
 
 def test_nothing_is_demanded_right_after_a_pause_also_if_it_was_due_before(bench: Bench) -> None:
-    """What workers sent is still unread, and an earlier demand may have been refused by the journal."""
+    """What workers sent is still unread, and an earlier demand may not have been carried out."""
     bench.join("a", "b")
     bench.say(c.ArriveAtBarrier, "a", name="epoch", timeout_s=1.0)
-    bench.pass_time(9.0)
-    bench.now_s += 0.9
+    overdue = [c.ExpireBarrier(job_id="default", name="epoch", round=1)]
+    demanded = []
+    for pause_s in (0.9, 0.9, MAX_PAUSE_S + 0.1, 0.5):
+        bench.now_s += pause_s
+        demanded.append(bench.cluster.due(bench.now_s))
+    assert demanded == [[], overdue, [], overdue]
+
+
+def test_a_doubt_about_the_leader_puts_everything_off_once(bench: Bench) -> None:
+    bench.join("a", "b")
     bench.cluster.due(bench.now_s)
-    bench.now_s += 0.9
-    before = bench.cluster.due(bench.now_s)
-    assert [type(demand) for demand in before] == [c.FailWorkers], "which is not carried out"
-    bench.now_s += MAX_PAUSE_S + 0.1
-    assert bench.cluster.due(bench.now_s) == []
-    bench.now_s += 0.5
-    assert bench.cluster.due(bench.now_s) == [], "there is time to read what came"
+    bench.say(c.ArriveAtBarrier, "a", name="epoch", timeout_s=5.0)
+    bench.now_s += 60.0
+    bench.cluster.resume(bench.now_s, leases_anew=False)
+    assert bench.pass_time(4.5) == []
+    assert [type(effect) for effect in bench.pass_time(1.5)] == [e.BarrierFailed]
 
 
 def test_a_process_that_was_delayed_waits_until_the_one_that_was_started_after_it_is_gone(bench: Bench) -> None:

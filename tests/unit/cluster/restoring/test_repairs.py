@@ -7,6 +7,7 @@ import pytest
 from strata.cluster import commands as c
 from strata.cluster import events as e
 from strata.cluster.values import PartReport
+from strata.errors import CommitRefusedError, StaleIncarnationError
 from tests.unit.cluster.commit_steps import confirm
 from tests.unit.cluster.conftest import LIMITS, Bench
 
@@ -115,3 +116,34 @@ def test_a_repair_of_another_generation_or_of_nothing_changes_nothing(bench: Ben
     fields = {"step": 10, "generation": bench.generation + 1, "repair": REPAIR}
     assert bench.say(c.ReportRepair, "a", **fields)[1] == []
     assert phase(bench) == ("repairing", ("a", "b", "c"))
+
+
+def test_who_has_no_part_of_a_checkpoint_repairs_nothing_of_it(bench: Bench) -> None:
+    diverge(bench)
+    generation = bench.generation
+    bench.join("d")
+    before = bench.cluster.snapshot()
+    bench.say(c.ReportRepair, "d", step=10, generation=generation, repair=REPAIR)
+    assert bench.cluster.snapshot() == before
+
+
+def test_a_process_that_does_not_count_any_more_repairs_nothing(bench: Bench) -> None:
+    diverge(bench)
+    generation = bench.generation
+    bench.join("a", incarnation="2")
+    with pytest.raises(StaleIncarnationError):
+        bench.say(c.ReportRepair, "a", "1", step=10, generation=generation, repair=REPAIR)
+
+
+def test_a_checkpoint_is_not_confirmed_while_it_is_repaired(bench: Bench) -> None:
+    diverge(bench)
+    with pytest.raises(CommitRefusedError, match="the repairs of a, b, c are missing"):
+        confirm(bench, "a")
+
+
+def test_time_in_which_the_coordinator_was_away_ends_no_repair(bench: Bench) -> None:
+    diverge(bench)
+    bench.now_s += LIMITS.repair_s
+    again = bench.restarted()
+    again.pass_time(2.0)
+    assert phase(again)[0] == "repairing"
