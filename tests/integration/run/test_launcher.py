@@ -262,6 +262,13 @@ with Client(os.environ["COORDINATOR_URL"], os.environ["WORKER_ID"], preferred_ra
         (["--standalone", "no-such-program"], "there is no program"),
         (["--standalone", "--nproc", "4", "--max", "2", "true"], "more than max=2"),
         (["--standalone", "--min", "3", "--max", "2", "true"], "use 1 <= min <= max"),
+        (["--standalone", "--min", "5", "--nproc", "1", "true"], "--min 5 is more than the 1 workers of --nproc"),
+        (["--standalone", "--nnodes", "2", "true"], "--standalone is for one machine, and --nnodes is 2"),
+        (
+            ["--coordinator", "h:1", "--nnodes", "4", "--nproc", "2", "--max", "4", "true"],
+            "5 workers are more than max=4",
+        ),
+        (["--coordinator", "h:1", "--node-rank", "1", "true"], "below the number of nodes"),
         (["--standalone", "--coordinator", "h:1", "true"], "leave one of the two out"),
         (["--standalone", "--node-rank", "1", "true"], "below the number of nodes"),
         (["--standalone", "--name", "../a", "true"], "the workers cannot be named after '../a'"),
@@ -284,12 +291,40 @@ def test_an_import_error_is_not_tried_again_and_names_the_line_of_the_user(tmp_p
     assert "train.py:2 in main: import no_such_module" in done.stderr
 
 
+def test_a_syntax_error_is_not_tried_again(tmp_path: Path) -> None:
+    done = launch("x = 1\ndef f(:\n", tmp_path, "--nproc", "2", "--name", "box")
+    assert done.returncode == 1
+    assert "restart" not in done.stderr
+    assert "failed: SyntaxError does not go away by itself" in done.stderr
+    assert "train.py:2" in done.stderr
+
+
+def test_a_program_that_cannot_be_run_is_started_twice_at_most_and_says_why(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    done = run_program(
+        [sys.executable, "-m", "strata", "run", "--standalone", "--nproc", "2", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=stretch(55),
+        check=False,
+    )
+    assert done.returncode == 127
+    assert "Traceback" not in done.stderr
+    assert f"cannot run {script}: No such file or directory; check its first line and permissions" in done.stderr
+    assert done.stderr.count("restart 1 in") == 1
+    assert "restart 2" not in done.stderr
+
+
 def test_the_same_error_twice_before_any_step_ends_the_job(tmp_path: Path) -> None:
     done = launch("raise ValueError('lr is -1')\n", tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("restart 1 in") == 1
     assert "restart 2" not in done.stderr
     assert "ValueError: lr is -1 (at train.py:1" in done.stderr
+    told = done.stderr.partition("strata run: failed: ")[2]
+    assert "Traceback (most recent call last):" in told, "the first traceback is shown with the reason"
 
 
 def test_a_second_launcher_of_a_job_is_refused_and_may_take_it_over(tmp_path: Path) -> None:

@@ -158,3 +158,80 @@ def test_arguments_that_are_refused_twice_in_the_same_words_are_not_tried_again(
     assert isinstance(decide(restarts, refused(said), running=0), GiveUp)
     assert isinstance(decide(restarts, Exit(worker_id="w1", rank=1, code=2, lived_s=1.0), running=0), Restart)
     assert isinstance(decide(restarts, Exit(worker_id="w1", rank=1, code=2, lived_s=1.0), running=0), Restart)
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (b"x = 1\ndef f(:\n", "SyntaxError"),
+        (b"def f():\nx = 1\n", "IndentationError"),
+        (b"if 1:\n\tx = 1\n        y = 2\n", "TabError"),
+        (b"x = 'a\xff'\n", "SyntaxError"),
+    ],
+)
+def test_a_script_that_cannot_be_compiled_is_fatal_though_python_writes_no_traceback(
+    tmp_path: Path, script: bytes, name: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(script)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    crash = find_crash(["some line before", *done.stderr.splitlines()])
+    assert crash is not None, done.stderr
+    assert (crash.name, crash.is_fatal) == (name, True)
+    assert crash.place.startswith("train.py:") or not crash.place
+
+
+def test_a_script_given_as_a_module_is_fatal(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    command = [sys.executable, "-m", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    crash = find_crash(done.stderr.splitlines())
+    assert crash is not None
+    assert crash.is_fatal
+
+
+def said(words: str, code: int = 1, *, worker: int = 0, lived_s: float = 1.0, did_step: bool = False) -> Exit:
+    return Exit(worker_id=f"w{worker}", rank=worker, code=code, lived_s=lived_s, last_lines=(words,), did_step=did_step)
+
+
+def decisions(exits: list[Exit], *, of_group: bool = False) -> list[type]:
+    restarts = Restarts(RestartPolicy(), min_workers=2)
+    return [type(restarts.decide(each, running=1, now_s=0.0, chance=0.5, of_group=of_group)) for each in exits]
+
+
+def test_a_program_that_ends_twice_in_the_same_words_is_not_tried_again() -> None:
+    assert decisions([said("no data at /x"), said("no data at /x")]) == [Restart, GiveUp]
+    assert decisions([said("no data at /x"), said("no data at /y")]) == [Restart, Restart]
+    assert decisions([said("rank 1: no data", worker=1), said("rank 1: no data", 3, worker=1)]) == [Restart, Restart]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        said("the service is temporarily down"),
+        said("no data", -9),
+        said("no data", 137),
+        said("hung", 87),
+        said("the membership changed", 86),
+        said("loss is nan", did_step=True),
+        said("loss is nan", lived_s=61.0),
+        Exit(worker_id="w0", rank=0, code=1, lived_s=1.0),
+    ],
+)
+def test_a_failure_that_may_pass_is_tried_again(ended: Exit) -> None:
+    assert decisions([ended] * 3) == [Restart] * 3
+
+
+def test_of_a_group_it_does_not_matter_which_worker_failed_first() -> None:
+    exits = [said("rank 3: no data at /x", worker=3), said("rank 0: no data at /x", worker=0)]
+    assert decisions(exits, of_group=True) == [Restart, GiveUp]
+    assert decisions(exits) == [Restart, Restart]
+
+
+def test_the_same_failure_on_another_machine_is_not_tried_again() -> None:
+    here, there = (Restarts(RestartPolicy(), min_workers=2) for _ in range(2))
+    first = said("rank 3: no data at /x", worker=3)
+    there.decide(first, running=1, now_s=0.0, chance=0.5, of_group=True)
+    here.count_elsewhere(1, signature=there.last_of_group, now_s=0.0)
+    again = here.decide(said("rank 0: no data at /x"), running=1, now_s=0.0, chance=0.5, of_group=True)
+    assert isinstance(again, GiveUp)

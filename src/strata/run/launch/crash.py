@@ -10,10 +10,12 @@ from strata.run.watchdog.stacks import is_users
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _ERROR = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-_MISSING = re.compile(r".*python[\d.]*: (?P<message>No module named .+)")
+_MISSING = re.compile(r".*python[\d.]*: (?P<message>No module named .+|Error while finding module specification .+)")
+# What Python says of a script that it cannot compile: without a traceback, as nothing has run yet.
+_SYNTAX = re.compile(r"(?P<name>SyntaxError|IndentationError|TabError): (?P<message>.*)")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-# An address in memory, or a random part of a name: they differ each time, and mean nothing.
-_RANDOM = re.compile(r"0x[0-9a-fA-F]+|(?<![0-9a-zA-Z])[0-9a-f]{8,}(?![0-9a-zA-Z])")
+# An address in memory, a random part of a name, or a number: they differ each time, or for each rank.
+_RANDOM = re.compile(r"0x[0-9a-fA-F]+|(?<![0-9a-zA-Z])[0-9a-f]{8,}(?![0-9a-zA-Z])|\d+")
 
 # To try these again changes nothing: what is missing stays missing.
 FATAL = frozenset(
@@ -22,6 +24,7 @@ FATAL = frozenset(
         "ModuleNotFoundError",
         "SyntaxError",
         "IndentationError",
+        "TabError",
         "ConfigError",
         "DuplicateWorkerError",
         "InvalidIdError",
@@ -53,8 +56,11 @@ PASSING = frozenset(
         "TimeoutError",
     }
 )
-# The same of errors whose class says nothing: a peer in the process group died, or a port was taken.
-_PASSING_MESSAGE = re.compile(r"(?i)connection (was )?(closed|reset)|broken pipe|EADDRINUSE|address already in use")
+# The same of errors whose class says nothing: a peer in the process group died, a port was taken, or a service is away.
+_PASSING_MESSAGE = re.compile(
+    r"(?i)connection (was )?(closed|reset|refused)|broken pipe|EADDRINUSE|address already in use|timed? ?out|"
+    r"temporar(y|il)|unavailable|unreachable|try again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +84,21 @@ class Crash:
         """Whether to start the program again is pointless."""
         return self.name in FATAL
 
-    def is_like(self, other: Crash | None) -> bool:
-        """Whether the same error came at the same place, so that a third time would be no better."""
-        is_passing = self.name in PASSING or _PASSING_MESSAGE.search(self.message) is not None
-        return other is not None and not is_passing and self._signature() == other._signature()
-
-    def _signature(self) -> tuple[str, str, str]:
-        return self.exception, _RANDOM.sub("0x", self.message), self.place
+    @property
+    def signature(self) -> str:
+        """What is the same when the same error comes at the same place; empty if that would prove nothing."""
+        words = signature_of(self.message)
+        return "" if self.name in PASSING or (self.message and not words) else f"{self.exception}: {words} {self.place}"
 
     def __str__(self) -> str:
         error = f"{self.name}: {self.message}" if self.message else self.name
         code = f": {self.code}" if self.code else ""
         return f"{error} (at {self.place}{code})" if self.place else error
+
+
+def signature_of(words: str) -> str:
+    """Return what is the same when a program says the same again; empty if the cause may pass by itself."""
+    return "" if _PASSING_MESSAGE.search(words) else _RANDOM.sub("0", words)
 
 
 def find_crash(lines: Sequence[str]) -> Crash | None:
@@ -100,6 +109,9 @@ def find_crash(lines: Sequence[str]) -> Crash | None:
     for start in reversed(starts):
         if (crash := _read(lines[start + 1 :])) is not None:
             return crash
+    if lines and (syntax := _SYNTAX.fullmatch(lines[-1])) is not None:
+        place, code = _find_place(lines)
+        return Crash(syntax["name"], syntax["message"][:300], place, code)
     # What `python -m` says of a module that is not there, without a traceback.
     missing = _MISSING.fullmatch(lines[-1]) if lines else None
     return None if missing is None else Crash("ModuleNotFoundError", missing["message"][:300], "")
@@ -120,6 +132,14 @@ def _read(lines: Sequence[str]) -> Crash | None:
             _, where, code = own[-1]
             return Crash(found["name"], (found["message"] or "").strip()[:300], where, code[:120])
     return None
+
+
+def _find_place(lines: Sequence[str]) -> tuple[str, str]:
+    """Return file and line of the last frame, and its source."""
+    for index in reversed(range(len(lines))):
+        if (frame := _FRAME.match(lines[index])) is not None:
+            return f"{frame['file'].rpartition('/')[2]}:{frame['line']}", _source(lines[index + 1 : index + 2])[:120]
+    return "", ""
 
 
 def _source(following: Sequence[str]) -> str:

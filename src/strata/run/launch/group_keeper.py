@@ -28,7 +28,12 @@ def main() -> None:
     start_keeper(launcher)
     # A launcher that died before the death signal was set is noticed by its number.
     if os.getppid() == launcher:
-        os.execvp(command[0], command)  # noqa: S606 - to run what the user names is its purpose
+        try:
+            os.execvp(command[0], command)  # noqa: S606 - to run what the user names is its purpose
+        except OSError as error:
+            # As shells do: 127 for what is not there, such as the interpreter of a script, else 126.
+            sys.stderr.write(f"cannot run {command[0]}: {error.strerror}; check its first line and permissions\n")
+            sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 def start_keeper(launcher: int) -> None:

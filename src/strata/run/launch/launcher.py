@@ -32,7 +32,7 @@ from strata.run.launch.group.start_gate import StartGate
 from strata.run.launch.group.torch_variables import Start, limits_threads, torch_variables
 from strata.run.launch.job_progress import read_progress
 from strata.run.launch.log_files import LogFile
-from strata.run.launch.plan import LaunchPlan, NodesMissingError, name_ranks
+from strata.run.launch.plan import LaunchPlan, NodesMissingError, WorkerLimitsError, name_ranks
 from strata.run.launch.recall import Recall, lacks_workers
 from strata.run.launch.restart_policy import (
     Decision,
@@ -196,7 +196,8 @@ class Launcher:
         here: list[LauncherRecord] = []
         deadline_s = time.monotonic() + GATHER_S
         with self._telling(lambda: _name_machines(_absent(claim.record, here, nnodes), nnodes), GATHER_S):
-            while not group.is_member and not self._stopping.is_set():
+            is_member = False
+            while not is_member and not self._stopping.is_set():
                 if time.monotonic() > deadline_s:
                     absent = _absent(claim.record, here, nnodes)
                     raise NodesMissingError(self._plan.job_id, nnodes=nnodes, absent=absent, waited_s=GATHER_S)
@@ -204,13 +205,27 @@ class Launcher:
                     here = await asyncio.to_thread(claim.find_others, seen)
                     if len(here) == nnodes:
                         self._refuse_same_name(claim.record, here)
-                        await asyncio.to_thread(group.join, here)
+                        is_member = await asyncio.to_thread(group.join, here)
+                    else:
+                        is_member = await asyncio.to_thread(group.is_over)
                 await asyncio.sleep(RENEW_S / 4)
         self._world_size = sum(record.nproc for record in here)
+        if group.agreement.outcome is None and not self._stopping.is_set():
+            await self._check_world(group)
         least = self._plan.least(self._world_size)
         self._restarts = Restarts(self._plan.restarts, min_workers=min(least, self._plan.nproc))
         self._round, self._restarts_known = group.agreement.number, group.agreement.restarts
-        self._restarts.count_elsewhere(group.agreement.recent_restarts, now_s=time.monotonic())
+        agreement = group.agreement
+        self._restarts.count_elsewhere(agreement.recent_restarts, signature=agreement.signature, now_s=time.monotonic())
+
+    async def _check_world(self, group: LauncherGroup) -> None:
+        """Refuse more or less workers than the job may have, and let the other launchers know."""
+        try:
+            self._plan.check_world(self._world_size)
+        except WorkerLimitsError as error:
+            reason = str(error)
+            await self._insist(lambda: group.give_up(group.agreement.number, code=1, reason=reason))
+            raise
 
     def _refuse_same_name(self, own: LauncherRecord, launchers: Sequence[LauncherRecord]) -> None:
         for other in launchers:
@@ -372,7 +387,9 @@ class Launcher:
     def _adopt(self, agreement: Agreement) -> None:
         """Follow what the launchers agreed on: the workers here end and start with all others, or the job is over."""
         if agreement.restarts > self._restarts_known:
-            self._restarts.count_elsewhere(agreement.restarts - self._restarts_known, now_s=time.monotonic())
+            self._restarts.count_elsewhere(
+                agreement.restarts - self._restarts_known, signature=agreement.signature, now_s=time.monotonic()
+            )
             self._restarts_known = agreement.restarts
         if agreement.outcome is not None:
             if agreement.outcome.code and self._given_up is None:
@@ -546,7 +563,8 @@ class Launcher:
         cause = f"node rank {group.node_rank}: {ended}"
         match decision:
             case Restart():
-                group.end_round(number, cause=cause, recent_restarts=self._restarts.recent)
+                restarts = self._restarts
+                group.end_round(number, cause=cause, recent_restarts=restarts.recent, signature=restarts.last_of_group)
             case Preempted() | LeaveOut():
                 group.end_round(number, cause=f"{cause}, and the job goes on without it")
             case GiveUp(reason=reason):
@@ -667,8 +685,8 @@ def _release(claim: JobClaim) -> None:
 
 
 def _tail_of(cause: Exit) -> str:
-    """Return the end of its stderr, where no exception says what happened."""
-    if cause.crash is not None:
+    """Return the end of its stderr, unless the exception says enough: it came after a step, and not from the start."""
+    if cause.crash is not None and cause.did_step:
         return ""
     lines = "\n".join(f"    {line}" for line in cause.last_lines) or "    (it wrote nothing to stderr)"
     return f"\n  the end of its stderr:\n{lines}"

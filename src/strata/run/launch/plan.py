@@ -48,18 +48,43 @@ class LaunchPlan:
                 f"nproc={self.nproc}, nnodes={self.nnodes}, node_rank={self.node_rank}; "
                 "use 1 or more processes and nodes, and a node rank below the number of nodes"
             )
-        if self.max_workers is not None and self.world_size > self.max_workers:
+        if self.coordinator_url is None and self.nnodes > 1:
             raise ValueError(
-                f"{self.world_size} workers are more than max={self.max_workers}; start fewer, or raise it"
+                f"--standalone is for one machine, and --nnodes is {self.nnodes}; start 'strata coordinator', and use "
+                "--coordinator on each machine"
             )
-        least = self.least(self.world_size)
-        if not 1 <= least <= (self.max_workers or least):
-            raise ValueError(f"min={least}, max={self.max_workers}; use 1 <= min <= max")
+        if self.min_workers is not None and not 1 <= self.min_workers <= (self.max_workers or self.min_workers):
+            raise ValueError(f"min={self.min_workers}, max={self.max_workers}; use 1 <= min <= max")
+        if self.coordinator_url is None and (self.min_workers or 0) > self.nproc:
+            raise ValueError(
+                f"--min {self.min_workers} is more than the {self.nproc} workers of --nproc, and no others can join a "
+                "standalone job; start more, lower --min, or use --coordinator"
+            )
+        # Each of the other machines starts one worker or more; how many is known when their launchers are there.
+        if (problem := self.find_excess(self.nproc + self.nnodes - 1)) is not None:
+            raise ValueError(problem)
 
     @property
     def world_size(self) -> int:
         """How many workers all launchers start together, if each starts as many as this one."""
         return self.nproc * self.nnodes
+
+    def find_excess(self, world_size: int) -> str | None:
+        """Return why the job may not have as many workers; None if it may."""
+        if self.max_workers is None or world_size <= self.max_workers:
+            return None
+        return f"{world_size} workers are more than max={self.max_workers}; start fewer, or raise it"
+
+    def check_world(self, world_size: int) -> None:
+        """Raise WorkerLimitsError if the workers that all machines start are too many, or too few to run."""
+        problem = self.find_excess(world_size)
+        if problem is None and world_size < (self.min_workers or 0):
+            problem = (
+                f"{world_size} workers are less than --min {self.min_workers}, and no others are started; start more, "
+                "or lower it"
+            )
+        if problem is not None:
+            raise WorkerLimitsError(self.job_id, nnodes=self.nnodes, problem=problem)
 
     def least(self, world_size: int) -> int:
         """Return how many workers the job needs to run, where all launchers together start ``world_size``."""
@@ -77,6 +102,14 @@ class NodesMissingError(ClusterError):
             f"job {job_id!r} waited {waited_s:g} s for the launchers of {nnodes} machines, and {missing}; start them, "
             "or lower --nnodes"
         )
+
+
+class WorkerLimitsError(ClusterError):
+    """The machines of a job start more workers than it may have, or less than it needs."""
+
+    def __init__(self, job_id: str, *, nnodes: int, problem: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id!r} on {nnodes} machines: {problem}")
 
 
 def name_ranks(node_ranks: Sequence[int]) -> str:

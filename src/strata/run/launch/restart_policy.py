@@ -8,10 +8,15 @@ from dataclasses import dataclass
 
 from strata.clock import backoff_s
 from strata.run.exits import HUNG, PREEMPTED, REGROUPED
-from strata.run.launch.crash import Crash
+from strata.run.launch.crash import Crash, signature_of
 
 # With this code programs say by convention that they do not understand their arguments: argparse and click do.
 USAGE = 2
+# With these the launcher and shells say that a program cannot be run, or is not there.
+CANNOT_START = (126, 127)
+# Codes above it are of signals, and those of Strata say what happened: the same one again proves nothing.
+MAX_CODE = 125
+_OF_STRATA = (HUNG, REGROUPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +41,15 @@ class Exit:
         return self.exit_code == PREEMPTED
 
     @property
-    def refusal(self) -> str:
-        """What it said of arguments that it does not understand; empty if it ended otherwise."""
-        return self.last_lines[-1] if self.code == USAGE and self.last_lines and not self.did_step else ""
+    def signature(self) -> str:
+        """What is the same when a failure comes again; empty if that would prove nothing."""
+        if self.code <= 0 or self.code in _OF_STRATA or self.did_step:
+            return ""
+        if self.crash is not None:
+            return self.crash.signature
+        is_known = self.code <= MAX_CODE or self.code in CANNOT_START
+        words = signature_of(self.last_lines[-1]) if self.last_lines and is_known else ""
+        return words and f"exit code {self.code}: {words}"
 
     @property
     def exit_code(self) -> int:
@@ -126,8 +137,7 @@ class Restarts:
         self._recent: deque[float] = deque()
         self._in_a_row: dict[str, int] = {}
         self._last_failure_s = float("-inf")
-        self._last_crash: dict[str, Crash] = {}
-        self._last_refusal: dict[str, str] = {}
+        self._last_signature: dict[str, str] = {}
         self._in_incident: set[str] = set()
         self._is_dragged_along = False
         self.total = 0
@@ -157,14 +167,15 @@ class Restarts:
             return Preempted()
         self._note(ended, now_s)
         self._is_dragged_along &= not of_group
-        if (reason := self._find_hopeless(ended)) is not None:
+        name = "" if of_group else ended.worker_id
+        if (reason := self._find_hopeless(ended, name)) is not None:
             return GiveUp(reason)
         if self._is_dragged_along or len(self._recent) < self._policy.max_restarts:
             if not self._is_dragged_along:
                 self._recent.append(now_s)
             self.total += 1
             return Restart(
-                after_s=self._backoff_s(ended, chance, "" if of_group else ended.worker_id),
+                after_s=self._backoff_s(ended, chance, name),
                 number=self.total,
                 of_group=of_group,
             )
@@ -179,29 +190,36 @@ class Restarts:
         """How many restarts lie within the window, as of the last failure."""
         return len(self._recent)
 
-    def count_elsewhere(self, restarts: int, *, now_s: float) -> None:
+    @property
+    def last_of_group(self) -> str:
+        """The signature of the last failure that restarted the whole group; empty if it may pass."""
+        return self._last_signature.get("", "")
+
+    def count_elsewhere(self, restarts: int, *, signature: str, now_s: float) -> None:
         """Count restarts of the whole group that launchers of other machines decided."""
         self._recent.extend([now_s] * restarts)
         self.total += restarts
+        self._last_signature[""] = signature
 
-    def _find_hopeless(self, ended: Exit) -> str | None:
-        """Say why another start would end as this one did, or return None if it may not."""
-        crash, before = ended.crash, self._last_crash.pop(ended.worker_id, None)
-        refused, self._last_refusal[ended.worker_id] = self._last_refusal.get(ended.worker_id), ended.refusal
-        if crash is None and ended.refusal and ended.refusal == refused:
-            return "it refused its arguments twice in the same words"
-        if crash is None or ended.code <= 0:
-            return None
-        if crash.is_fatal:
+    def _find_hopeless(self, ended: Exit, name: str) -> str | None:
+        """Say why another start would end as this one did, or return None if it may not.
+
+        ``name`` is what starts again: a worker, or with no name the whole group.
+        """
+        crash = ended.crash
+        if ended.code > 0 and crash is not None and crash.is_fatal:
             self.first_cause = ended
             return f"{crash.name} does not go away by itself"
         # A script that Strata knows nothing of notes no steps: one that ran for long did not fail at its beginning.
-        if ended.did_step or ended.lived_s >= self._policy.healthy_s:
+        signature = "" if ended.lived_s >= self._policy.healthy_s else ended.signature
+        before, self._last_signature[name] = self._last_signature.get(name), signature
+        if not signature or signature != before:
             return None
-        if crash.is_like(before):
+        if crash is not None:
             return "the same error came twice at the same place, before any step was done"
-        self._last_crash[ended.worker_id] = crash
-        return None
+        if ended.code == USAGE:
+            return "it refused its arguments twice in the same words"
+        return f"it ended twice with code {ended.code} and the same last words, before any step was done"
 
     def _note(self, ended: Exit, now_s: float) -> None:
         if now_s - self._last_failure_s > self._policy.incident_s:

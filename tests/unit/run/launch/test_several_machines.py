@@ -13,7 +13,7 @@ import pytest
 from strata.run.launch import launcher as launcher_module
 from strata.run.launch.group.claim import LauncherRecord
 from strata.run.launch.launcher import Launcher
-from strata.run.launch.plan import LaunchPlan
+from strata.run.launch.plan import LaunchPlan, WorkerLimitsError
 from strata.run.launch.restart_policy import RestartPolicy
 from tests.testbed.coordinator import coordinator_thread
 from tests.testbed.pace import stretch
@@ -220,3 +220,21 @@ async def test_the_machines_that_are_waited_for_are_named_also_when_none_is_ther
     assert await ends(first, second, last) == [0, 0, 0]
     for machine in (first, second, last):
         assert not [line for line in machine.said("waiting for") if " 0 of 3" in line or "ranks )" in line]
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [({"min_workers": 5}, "3 workers are less than --min 5"), ({"max_workers": 2}, "3 workers are more than max=2")],
+)
+async def test_machines_that_start_too_many_or_too_few_workers_are_refused_before_any_starts(
+    url: str, tmp_path: Path, limits: dict[str, int], problem: str
+) -> None:
+    # The second one starts two workers, which the first one cannot know before; the first one tells the second.
+    first = Machine(url, tmp_path, 0, "exit 0", **limits)
+    second = Machine(url, tmp_path, 1, "exit 0", nproc=2)
+    with pytest.raises(WorkerLimitsError, match=problem):
+        await first.running
+    assert await ends(second) == [1]
+    assert problem in second.said("failed: ")[0]
+    assert not first.said("start 0")
+    assert not second.said("start 0")

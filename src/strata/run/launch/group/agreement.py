@@ -70,6 +70,8 @@ class Agreement:
     """How many rounds ended by a failure."""
     recent_restarts: int = 0
     """How many of them count for the limit of restarts."""
+    signature: str = ""
+    """What is the same if the failure that ended the last round comes again; empty if that would prove nothing."""
     outcome: Outcome | None = None
 
     @classmethod
@@ -123,14 +125,14 @@ class Agreement:
         ready = replace(node, ready_for=self.number)
         return replace(self, nodes={**self.nodes, node_rank: ready})._begin(nnodes, min_workers)
 
-    def end_round(self, number: int, *, cause: str, recent_restarts: int | None = None) -> Self:
+    def end_round(self, number: int, *, cause: str, recent_restarts: int | None = None, signature: str = "") -> Self:
         """End a round, unless another launcher did: all workers of all machines start again.
 
         ``recent_restarts`` counts this as a failure: it is how many restarts count for the limit with this one.
         """
         if number != self.number or self.outcome is not None:
             return self
-        ended = replace(self, number=number + 1, begun=None, cause=cause)
+        ended = replace(self, number=number + 1, begun=None, cause=cause, signature=signature)
         if recent_restarts is None:
             return ended
         return replace(ended, restarts=self.restarts + 1, recent_restarts=recent_restarts)

@@ -75,6 +75,11 @@ class LauncherGroup:
         self._change(lambda agreement: agreement.join(self.node_rank, living))
         return self.is_member
 
+    def is_over(self) -> bool:
+        """Whether the others counted on this launcher, and ended the job before it joined."""
+        agreement, _ = self._read()
+        return agreement.outcome is not None and self.is_member
+
     def look(self) -> Agreement:
         """Return what is agreed on now, without the next launcher if it is lost."""
         self._read()
@@ -95,9 +100,13 @@ class LauncherGroup:
 
         return self._change(prepare)
 
-    def end_round(self, number: int, *, cause: str, recent_restarts: int | None = None) -> Agreement:
+    def end_round(
+        self, number: int, *, cause: str, recent_restarts: int | None = None, signature: str = ""
+    ) -> Agreement:
         """End a round on all machines; see :meth:`Agreement.end_round`."""
-        return self._change(lambda each: each.end_round(number, cause=cause, recent_restarts=recent_restarts))
+        return self._change(
+            lambda each: each.end_round(number, cause=cause, recent_restarts=recent_restarts, signature=signature)
+        )
 
     def finish(self, number: int) -> Agreement:
         """Say that the workers of this machine have finished."""
