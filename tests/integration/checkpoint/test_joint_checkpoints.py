@@ -244,7 +244,9 @@ def test_all_workers_go_back_further_when_one_of_them_cannot_read_its_slice(
             likes = [{"w": Slice(np.zeros(rows), (2 * rows,), (rank * rows,))} for rank in range(2)]
             with ThreadPoolExecutor() as pool:
                 restored = list(pool.map(lambda each, like: each.load(like=like, only="w"), managers, likes))
-            assert any("step 2" in str(skipped) for each in restored for skipped in each.skipped)
+            # A step without its manifest has left the index by then.
+            found = any("step 2" in str(skipped) for each in restored for skipped in each.skipped)
+            assert found == (damage == "a flipped bit")
             # The one whose half was good may have had it before the other one spoke; it is told, and restores again.
             assert [each.load(like=like).step for each, like in zip(managers, likes, strict=True)] == [1, 1]
             # A delta does not point at what cannot be read, though its bytes would be the same.

@@ -142,7 +142,7 @@ def test_a_damaged_export_is_refused_as_a_whole(journal: str, tmp_path: Path, da
     file.write_bytes(b"".join(lines))
     verified = strata("journal", "verify", str(file))
     assert verified.returncode == 1
-    words = "this Strata reads" if damage == "a newer version" else "it is damaged"
+    words = "written by a newer version of Strata" if damage == "a newer version" else "it is damaged"
     assert words in verified.stderr
     assert strata("journal", "import", "--state", f"sqlite://{tmp_path}/new.db", str(file)).returncode == 1
     assert not (tmp_path / "new.db").exists()

@@ -386,7 +386,10 @@ class Replica(ReplicaProcess):
             self._refusal = None
 
     def _replay(self, journal: EtcdJournal) -> Cluster:
-        state, entries = journal.load()
+        try:
+            state, entries = journal.load()
+        except JournalDamagedError as error:
+            raise ViolationError(f"{self.name} cannot read what was acknowledged: {error}") from error
         cluster = Cluster(self._world.limits)
         if state is not None:
             cluster.restore(state, where=journal.where)

@@ -131,7 +131,7 @@ def test_a_rank_that_is_killed_on_one_machine_restarts_all_of_them_and_counts_on
         (line,) = second.wait_for("start")
         second.wait_for("at step 2")
         os.kill(pid_of(line), signal.SIGKILL)
-        wait_until(lambda: len(first.said("start")) == 4, lambda: first.output + second.output)
+        wait_until(lambda: len(first.said(" pid ")) == 4, lambda: first.output + second.output)
         (tmp_path / "go").touch()
         assert [first.wait(), second.wait()] == [0, 0], first.output + second.output
     starts = [line.split()[2:] for machine in (first, second) for line in machine.said("start ") if "pid" in line]
