@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 GOODBYE_TIMEOUT_S = 2.0
 # A coordinator that is away for longer is told at the next occasion.
 TELL_TIMEOUT_S = 60.0
+# The index is compared with storage again after the next commit, and a program may be about to end.
+ASK_TIMEOUT_S = 3.0
 RANK_INFO_TIMEOUT_S = 10.0
 # So long may the interpreter's lock be held before the worker counts as hanging.
 KEEP_ALIVE_S = 300.0
@@ -287,7 +289,7 @@ class Client:
         return self._driver.protocol.begin_part(step, generation)
 
     async def _list_checkpoints(self) -> tuple[int, ...]:
-        found = await self._driver.ask(c.AskCheckpoints(job_id=self._job_id), timeout_s=TELL_TIMEOUT_S)
+        found = await self._driver.ask(c.AskCheckpoints(job_id=self._job_id), timeout_s=ASK_TIMEOUT_S)
         assert isinstance(found, CommittedSteps)
         return found.steps
 

@@ -27,9 +27,6 @@ class HeldCommands:
         self.has_refused = False
         """Whether any command was refused since this coordinator was certain to lead."""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def take(self, go_on: GoOn, monotonic_s: float | None = None) -> bool:
         """Hold or refuse what may not be answered now; return False while this coordinator leads."""
         refusal = self._leadership.refusal(monotonic_s)

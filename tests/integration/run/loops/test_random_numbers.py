@@ -86,8 +86,10 @@ def test_numbers_are_drawn_again_when_the_membership_changes_in_the_process(tmp_
     seed_everything(5)
     drawn: dict[int, list[Any]] = {}
     with join(tmp_path, url, "w") as run:
-        for step in run.steps({"x": np.zeros(1)}, until=STEPS):
+        state = {"x": np.zeros(1)}
+        for step in run.steps(state, until=STEPS):
             with step:
+                state["x"] += 1
                 drawn.setdefault(step.number, []).append(draw())
                 if step.number == 5 and len(drawn[5]) == 1:
                     assert run.last_save is not None

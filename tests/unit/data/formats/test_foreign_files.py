@@ -241,12 +241,11 @@ TOO_DEEP = "changed from string to array" if sys.version_info >= (3, 14) else "n
 )
 def test_a_record_of_json_lines_that_cannot_be_read_is_named(tmp_path: Path, line: str, problem: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": 1}\n\n{"a": "y", "b": 2}\n' + line + '\n{"a": "z"}\n')
-    where = "record 0 or after" if "nested" in problem else "record 2"
-    with pytest.raises(CorruptFileError, match=rf"a.jsonl \({where}.*{problem}"):
+    with pytest.raises(CorruptFileError, match=rf"a.jsonl \(record 2.*{problem}"):
         open_rows(tmp_path, cache=tmp_path / "cache")
     if "surrogate" in problem:
         # Lines are read in another way where a column is asked for as text.
-        with pytest.raises(CorruptFileError, match=rf"a.jsonl \({where}.*{problem}"):
+        with pytest.raises(CorruptFileError, match=rf"a.jsonl \(record 2.*{problem}"):
             open_rows(tmp_path, options={"types": {"b": "string"}}, cache=tmp_path / "cache")
 
 
