@@ -155,6 +155,7 @@ bench: $(READY)  ## run the benchmarks; run nothing else meanwhile
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.checkpoint
 	$(BIN)/python -m benchmarks.sharded
+	$(BIN)/python -m benchmarks.replicas
 	$(BIN)/python -m benchmarks.staging
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.transforms

@@ -232,6 +232,9 @@ class Saver:
                 self._give_slot_back(handle)
             # Memory and slot are free again: a slow worker, or a coordinator that is away, holds up no later save.
             info = await part.commit(saved, progress)
+            # Before anyone is told, so that the next save finds it free.
+            if draft.backup is not None:
+                draft.backup.release()
         except asyncio.CancelledError:
             self._report_failure(handle, ManagerClosedError(f"the save of step {draft.step}"))
             raise
