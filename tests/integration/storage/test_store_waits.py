@@ -63,7 +63,16 @@ def test_saves_restores_deletions_and_reads_of_data_say_that_they_wait_for_a_fro
                 wait_until(lambda: f"{where}: goes on after" in caplog.text, what)
 
 
-@pytest.mark.parametrize("command", ["ckpt ls {}", "ckpt show {} 1", "ckpt delete {} 1 --yes", "data index {}"])
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("ckpt ls {}", marks=pytest.mark.quick),
+        "ckpt show {} 1",
+        "ckpt delete {} 1 --yes",
+        "data index {}",
+    ],
+)
 def test_a_command_says_on_stderr_which_store_it_waits_for(command: str, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # it accepts, and never answers
         host = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -13,16 +13,25 @@ from tests.testbed.coordinator import CoordinatorProcess
 from tests.testbed.pace import stretch
 from tests.testbed.process import start
 
+pytestmark = pytest.mark.full
 PROGRAM = Path(__file__).parents[3] / "testbed" / "programs" / "leaving.py"
 CODES = {"return": 0, "exception": 1, "sys.exit": 3, "Ctrl-C": -2, "SIGTERM": -15, "a thread that goes on": 0}
 OWN = {"exception": "ValueError: of the program itself", "Ctrl-C": "KeyboardInterrupt"}
 KINDS = ("client", "waiting client", "manager", "run", "dataset")
 # A loop of run.steps takes SIGTERM for a request to save first, see docs/run.md.
 CASES = [(kind, way) for kind in KINDS for way in CODES if way != "SIGTERM" or kind in ("client", "manager")]
+# One of each way and of each kind, for the tests that need no server; each starts a coordinator and a program.
+QUICK = {("client", "Ctrl-C"), ("waiting client", "sys.exit"), ("manager", "return"), ("run", "exception")}
 
 
 @pytest.mark.parametrize("goes", ["before", "meanwhile"])
-@pytest.mark.parametrize(("kind", "way"), CASES, ids=[f"{kind} {way}" for kind, way in CASES])
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        pytest.param(kind, way, id=f"{kind} {way}", marks=pytest.mark.quick if (kind, way) in QUICK else ())
+        for kind, way in CASES
+    ],
+)
 def test_a_program_that_ends_without_its_coordinator_says_nothing_of_it(
     kind: str, way: str, goes: str, tmp_path: Path
 ) -> None:

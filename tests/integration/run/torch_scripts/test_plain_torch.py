@@ -34,7 +34,6 @@ def launch(script: str, folder: Path, *options: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.quick
 def test_an_unmodified_script_makes_its_process_group(tmp_path: Path) -> None:
     done = launch(GLOO, tmp_path, "--nproc", "2")
     assert done.returncode == 0, done.stderr
@@ -62,7 +61,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.quick
 def test_a_script_that_cannot_recover_is_restarted_as_a_whole_and_that_counts_once(tmp_path: Path) -> None:
     done = launch(DIES_ONCE, tmp_path, "--nproc", "2", "--max-restarts", "1")
     assert done.returncode == 0, done.stderr
