@@ -150,7 +150,7 @@ class Waits:
             if not request.is_idle and now_s - request.moved_s >= LOG_AFTER_S:
                 stalled.setdefault(request.store, []).append(request)
         lines = []
-        for store, requests in stalled.items():
+        for store, requests in sorted(stalled.items()):
             requests.sort(key=lambda request: (request.moved_s, request.path))
             stall = self._stalls.setdefault(store, _Stall(requests[0].moved_s, now_s))
             if now_s >= stall.next_line_s:
@@ -159,7 +159,7 @@ class Waits:
                 # Answers to others, of before this line, do not end the wait.
                 stall.has_answered = False
                 lines.append(_describe(store, requests, now_s))
-        for store in self._stalls.keys() - stalled.keys():
+        for store in sorted(self._stalls.keys() - stalled.keys()):
             stall = self._stalls.pop(store)
             waited_s = now_s - stall.since_s
             ending = "goes on" if stall.has_answered else "no answer, and nothing waits for one any more,"

@@ -67,8 +67,8 @@ def test_all_requests_to_a_store_are_one_line_and_another_store_is_another(waits
         stack.enter_context(Request("/mnt/nfs", "look up", "other", waits=waits))
         clock.advance(4)
         assert waits.check() == [
-            f"{STORE}: waiting for 4 s to delete job/delete and 2 more",
             "/mnt/nfs: waiting for 4 s to look up other",
+            f"{STORE}: waiting for 4 s to delete job/delete and 2 more",
         ]
 
 
