@@ -47,7 +47,7 @@ demo: $(STRATA)  ## a run that is killed and rescaled in front of your eyes, and
 test: $(READY)  ## run the tests that need nothing but this environment, in at most 5 minutes
 	$(PYTEST) -n $$((1 + $(CORES))) --dist loadgroup -m "(quick or not full) and not slow"
 
-test-full: $(READY)  ## run the other tests, on the real servers that make services installs, in at most 15 minutes
+test-full: $(READY)  ## run the other tests, on the real servers that make services installs, in about 15 minutes
 	$(PYTEST) -n $$((2 * $(CORES))) --dist loadgroup -m "full and not quick and not slow"
 
 test-slow: $(READY)  ## run the long proofs that make test and make test-full leave out
