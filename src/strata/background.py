@@ -82,7 +82,7 @@ class BackgroundLoop:
     async def _run_until_closed(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
         assert task is not None
-        # Whoever asked may have gone away, and asyncio would print an error that nobody asks for.
+        # The caller may have gone away, and asyncio prints errors of tasks that nothing has read.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
             return await work

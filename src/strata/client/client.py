@@ -258,7 +258,7 @@ class Client:
         self._close(reason, cause, is_patient=True)
 
     def close_at_exit(self, reason: str, *, cause: Cause) -> None:
-        """Do so when the program has ended: without a connection no goodbye arrives, because none can be opened."""
+        """Say goodbye when the program has ended, unless there is no connection: none can be opened any more."""
         self._close(reason, cause, is_patient=False)
 
     def _close(self, reason: str, cause: Cause, *, is_patient: bool) -> None:

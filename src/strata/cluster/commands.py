@@ -448,9 +448,9 @@ COMMANDS: tuple[type[JobCommand], ...] = tuple(
 
 @immutable(frozen=True, slots=True, kw_only=True)
 class ArriveAgain(ArriveAtBarrier):
-    """The same arrival, repeated by the coordinator for a call that waits: nothing was heard of the worker itself.
+    """Repeat an arrival for a call that waits, as the coordinator does: it is no sign of life of the worker.
 
-    It is not among the COMMANDS, because nobody sends it.
+    It is not among the COMMANDS, because no client sends it.
     """
 
     is_sign_of_life: ClassVar[bool] = False

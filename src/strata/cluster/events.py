@@ -172,7 +172,7 @@ class ManifestWanted(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairWanted(Effect):
-    """Replicas differ in a step of which all parts are in: whoever keeps a right copy of a wrong block writes it."""
+    """Ask workers to repair a step whose replicas differ: each writes the blocks of which it has a right copy."""
 
     step: int
     generation: int

@@ -57,9 +57,9 @@ _NO_ENTRY = Entry(b"", 0, ())
 
 
 class Keys:
-    """The keys of one job. The token of a key is the job's revision at its last change, and none is given twice.
+    """The keys of one job. The token of a key is the job's revision at its last change; revisions are never reused.
 
-    So a key that was removed and set again has a token that nobody can have read before.
+    So a key that was removed and set again has a token that no client has read before.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class Dispatcher:
         try:
             self._carry_out(command, answer, by)
         except Exception as error:
-            # It may be half applied, and whoever sent it may be gone.
+            # It may be half applied, and its sender may be gone.
             self._fail_stop.fail(error, where=f"the command {type(command).__name__}")
             raise
 
@@ -320,7 +320,7 @@ class Dispatcher:
             answer(refusal)
 
     def _settle(self) -> None:
-        """A doubt is over: judge nobody by the time in which nobody could be heard, and let go of what was held."""
+        """End a doubt: put leases and timeouts off by its length, and process or refuse the held commands."""
         if self._leadership.is_leader:
             # Clients that were refused went away, and need the time to come back.
             self.cluster.resume(self.now_s(), leases_anew=self._held.has_refused)

@@ -247,7 +247,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             http_url=sessions.http_url,
             protocol=PROTOCOL,
             leader=leader.grpc,
-            # In doubt it holds what it is asked: whoever went away now would find no other leader.
+            # In doubt it holds commands, and a client that left now would find no other leader.
             is_leader=self._leadership.is_leader or self._leadership.is_in_doubt,
             term=leader.term,
             applied=self._leadership.applied,

@@ -187,7 +187,7 @@ class JointCommit:
             error.add_note("the job has checkpoints, and none is here: do all workers use the same storage?")
             raise error
         log.info("%s; all workers restore another checkpoint", error)
-        # Whoever deleted it may have left newer ones that the coordinator does not know.
+        # Storage may hold newer checkpoints that the coordinator does not know.
         await self._adopt()
         await self._reject(step, "it was deleted from storage, and is not damaged", error)
 
@@ -269,7 +269,7 @@ class JointCommit:
         return self._record(manifest)
 
     async def _write_repair(self, wanted: RepairWanted) -> PartReport | None:
-        # Taken out, so that nobody gives its memory back meanwhile.
+        # Removed from the list, so that the end of its save does not release its memory during the repair.
         own_path, backup = self._backups.pop(wanted.step, ("", None))
         paths = [report.path for report in wanted.reports]
         if backup is None or own_path not in paths:

@@ -1,4 +1,4 @@
-"""The majority of replicas, decided by ranks: majorities of single blocks may make up a state nobody held. Pure."""
+"""The majority of replicas, decided by ranks: majorities of single blocks may form a state that no rank held. Pure."""
 
 from __future__ import annotations
 

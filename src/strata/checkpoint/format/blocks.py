@@ -189,7 +189,7 @@ def choose_writers(tensors: tuple[Held, ...]) -> tuple[dict[tuple[int, ...], tup
 def choose_backups(holders: Sequence[int], writer: int) -> tuple[int, ...]:
     """Return who keeps a copy of what one of the holders of a block writes: two of five or more, one of three or four.
 
-    Of two holders that differ nobody knows which one is right.
+    With two holders that differ, the right one is unknown.
     """
     count = 2 if len(holders) >= 5 else 1 if len(holders) >= 3 else 0
     position = holders.index(writer)

@@ -58,7 +58,7 @@ class EtcdRefusedError(Exception):
     def __init__(self, problem: str, fault: Fault) -> None:
         super().__init__(problem)
         self.fault = fault
-        """What that means for whoever called."""
+        """What the caller has to do about it."""
 
 
 class EtcdCompactedError(EtcdRefusedError):

@@ -24,7 +24,7 @@ class Fault(Enum):
     DAMAGED = "damaged"
     """The content is not what was written: end, and let someone restore it."""
     FATAL = "fatal"
-    """Nobody knows what the journal holds, or will take: end, and read it again."""
+    """It is unknown what the journal holds: end the process, and read the journal again at the next start."""
 
 
 # By primary result code, which an extended one has in its last byte.

@@ -66,7 +66,7 @@ class Leadership:
         return until_s <= self._clock.monotonic_s() < hold_until_s
 
     def refusal(self, monotonic_s: float | None = None) -> NotLeaderError | None:
-        """Return what every command is answered with, also in doubt, by whoever cannot hold it.
+        """Return the refusal of every command, also in doubt, for callers that cannot hold commands.
 
         None while this coordinator leads. A caller that has read the clock passes the time.
         """

@@ -83,7 +83,7 @@ class Loader:
             self._workers = TransformPool(work, threads=options.threads, processes=options.processes)
         self._prefetch: Prefetch | None = None
         self._iteration = 0
-        # Of the epoch that is being read ahead.
+        # How many rows of the epoch that is being read were delivered.
         self._delivered_rows = 0
 
     @property

@@ -83,7 +83,7 @@ class RunDataset:
         # failed cannot go on before the next.
         self._pass: Iterator[Batch] | None = None
         self._failure: Exception | None = None
-        # Of which the worker has only batches left that are empty for it.
+        # The epoch that is about to end: all batches left of it are empty for this worker.
         self._ending_epoch: int | None = None
         self.passed = 0
         """How many batches were passed over since the last step."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,10 @@ from strata.checkpoint import CheckpointManager
 from strata.checkpoint.format.random_state import RANDOM_STATE, RandomStateOf, SavedRandomState
 from strata.errors import Reconfigure, UnsavableStateError
 from strata.run.randomness.randomness import Randomness
-from tests.testbed.coordinator import coordinator_thread
+from tests.integration.run.loops.joining import join
 from tests.testbed.pace import stretch
 
 STEPS = 8
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    with coordinator_thread() as coordinator:
-        yield f"127.0.0.1:{coordinator.grpc_port}"
-
-
-def join(folder: Path, url: str | None = None, worker_id: str = "w", **fields: Any) -> strata.Run:
-    """Join at a coordinator, or run alone."""
-    place: dict[str, Any] = {"local": True} if url is None else {"coordinator_url": url}
-    options = {"worker_id": worker_id, "checkpoints": folder / "checkpoints", "save_every": "3 steps", **fields}
-    return strata.join(**place, **options)
 
 
 def seed_everything(seed: int) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import math
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,22 +32,9 @@ from strata.errors import (
 from strata.run.team.coordinated_team import CoordinatedTeam
 from strata.run.watchdog.waits import Waits
 from strata.storage import LocalStorage
-from tests.testbed.coordinator import coordinator_thread
+from tests.integration.run.loops.joining import join
 from tests.testbed.pace import stretch
 from tests.testbed.process import free_ports
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    with coordinator_thread() as coordinator:
-        yield f"127.0.0.1:{coordinator.grpc_port}"
-
-
-def join(folder: Path, url: str | None = None, worker_id: str = "w", **fields: Any) -> strata.Run:
-    """Join at a coordinator, or run alone."""
-    place: dict[str, Any] = {"local": True} if url is None else {"coordinator_url": url}
-    options = {"worker_id": worker_id, "checkpoints": folder / "checkpoints", "save_every": "3 steps", **fields}
-    return strata.join(**place, **options)
 
 
 def change_generation(url: str, folder: Path) -> None:

@@ -58,7 +58,7 @@ class StartGate:
         self._form_if_all_are_here()
 
     def close(self) -> None:
-        """Let nobody start again, and nobody wait."""
+        """Refuse further starts, and end all waits."""
         self._is_closed = True
         self._begun = None
         self._stop_forming()
